@@ -212,11 +212,11 @@ def _write(directory: Path, records: int, keys: int) -> None:
 def _clean(directory: Path, map_bytes: int) -> dict[str, float]:
     """Clean the log on one core and leave the result aside."""
     from kafkalog.checkpoints.broker import HIGH_WATERMARK, read_offset_checkpoint  # noqa: PLC0415
-    from kafkalog.streaming.clean.cleanable import find_cleanable  # noqa: PLC0415
-    from kafkalog.streaming.clean.cleaner import clean_log  # noqa: PLC0415
-    from kafkalog.streaming.clean.offset_map import OffsetMap  # noqa: PLC0415
-    from kafkalog.streaming.clean.producers import LastRecords  # noqa: PLC0415
-    from kafkalog.streaming.log.config import LogConfig  # noqa: PLC0415
+    from kafkalog.streaming.log.compaction.cleanable import find_cleanable  # noqa: PLC0415
+    from kafkalog.streaming.log.compaction.cleaner import clean_log  # noqa: PLC0415
+    from kafkalog.streaming.log.compaction.offset_map import OffsetMap  # noqa: PLC0415
+    from kafkalog.streaming.log.compaction.producers import LastRecords  # noqa: PLC0415
+    from kafkalog.streaming.options.topic_settings import LogConfig  # noqa: PLC0415
 
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     (end,) = read_offset_checkpoint(directory, HIGH_WATERMARK).values()

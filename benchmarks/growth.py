@@ -24,15 +24,15 @@ from rich.console import Console
 
 import kafkalog
 from kafkalog.model import TopicPartition
-from kafkalog.streaming.schema import RowSchema, source_schema
 from kafkalog.streaming.source.read_options import ReadOptions
 from kafkalog.streaming.source.reading import read_split
+from kafkalog.streaming.source.schema import RowSchema, source_schema
 from kafkalog.streaming.source.stream_control import StreamControl
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from kafkalog.streaming.source.plan.planner import LogSplit
+    from kafkalog.streaming.source.planner import LogSplit
 
 __all__ = ["main"]
 

@@ -23,9 +23,9 @@ from kafkalog.streaming.log.index.offset import OffsetIndex
 from kafkalog.streaming.log.partition_log import PartitionLog
 from kafkalog.streaming.log.segment import LogSegment
 from kafkalog.streaming.records.batch import scan_batches
-from kafkalog.streaming.schema import RowSchema, source_schema
 from kafkalog.streaming.source.read_options import ReadOptions
-from kafkalog.streaming.source.stream_reader import LogStreamReader
+from kafkalog.streaming.source.schema import RowSchema, source_schema
+from kafkalog.streaming.spark.stream_reader import LogStreamReader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -87,10 +87,10 @@ def _write(directory: Path, size: int) -> None:
 
 def _read(directory: Path) -> dict[str, float]:
     """Read the topic as a batch query's task does; give rows, and MiB before and at the peak."""
-    from kafkalog.streaming.schema import RowSchema, source_schema  # noqa: PLC0415
-    from kafkalog.streaming.source.plan.batch_plan import plan_batch  # noqa: PLC0415
+    from kafkalog.streaming.source.batch_plan import plan_batch  # noqa: PLC0415
     from kafkalog.streaming.source.read_options import ReadOptions  # noqa: PLC0415
     from kafkalog.streaming.source.reading import read_split  # noqa: PLC0415
+    from kafkalog.streaming.source.schema import RowSchema, source_schema  # noqa: PLC0415
 
     given = {"path": str(directory), "subscribe": _TOPIC, "minPartitions": "1"}
     options = ReadOptions.parse(given)

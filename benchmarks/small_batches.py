@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 import kafkalog
-from kafkalog.checkpoints.commit_stamp import STATE_FILE
+from kafkalog.checkpoints.commit_state import STATE_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

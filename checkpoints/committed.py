@@ -9,23 +9,62 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-from kafkalog.checkpoints.commit_stamp import PREPARED_FILE
+from kafkalog.checkpoints.commit_state import PREPARED_FILE
 from kafkalog.checkpoints.intent import load_intent
-from kafkalog.checkpoints.one_history import check_one_history
 from kafkalog.checkpoints.voters import check_one_set, find_states, find_voters, voters_of
 from kafkalog.errors import CheckpointError, LogDirectoryError
-from kafkalog.files.stalling import stalled
 from kafkalog.files.system import once_per_process, remembered, system
+from kafkalog.files.timeouts import stalled
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from kafkalog.checkpoints.commit_state import CommitState, PartitionState
+    from kafkalog.checkpoints.commit_state import CommitStamp, CommitState, PartitionState
     from kafkalog.checkpoints.intent import Intent
     from kafkalog.checkpoints.voters import Voters
 
-__all__ = ["Committed", "load_committed"]
+
+__all__ = ["Committed", "check_one_history", "load_committed"]
+
+
+# ----------------------------------------------------------------------------------------------
+# Whether the directories of a set tell of one history of commits.
+#
+# Example: a commit is killed, and one directory is replaced by an older copy. The batch is
+# committed again, perhaps with other rows. Then the first directory comes back, with records of
+# the killed commit where the others have those of the new one. Its log ends where it should, so
+# only its commit state and its intent tell.
+
+
+def check_one_history(stamps: Mapping[Path, CommitStamp], intents: Mapping[Path, Intent]) -> None:
+    """Refuse a directory that was away while the others committed in place of its last commit.
+
+    All directories get each state, and lose their intents, before the next commit is declared. So
+    a directory whose state is older than its intent is at the last commit of all: that one is
+    unfinished, or published elsewhere already. ``stamps`` are those of all states.
+
+    Raises:
+        LogDirectoryError: there is one.
+    """
+    if not stamps:
+        return
+    newest = max(stamps.values(), key=lambda stamp: stamp.sequence)
+    for folder, stamp in stamps.items():
+        is_other = stamp.sequence == newest.sequence and stamp.commit_id != newest.commit_id
+        intent = intents.get(folder)
+        if intent is not None and stamp.sequence < intent.sequence <= newest.sequence:
+            is_other |= (intent.sequence, intent.commit_id) != newest
+        if is_other:
+            raise LogDirectoryError(
+                f"log directory {folder} has begun or made another commit than the others after "
+                f"commit {stamp.sequence}: it was replaced by a copy meanwhile, and its records "
+                "may be of another attempt of a batch. Nothing was changed. Put back the copy that "
+                "was written to since, or restore all log directories of the set from one backup"
+            )
+
+
+# ----------------------------------------------------------------------------------------------
 
 _LOGGER: Final = logging.getLogger("kafkalog.source")
 
@@ -41,7 +80,7 @@ class Committed:
 
     A commit that runs meanwhile has to be seen whole or not at all. That depends on when a reader
     loads this, between listing folders, reading Kafka's checkpoint files and walking logs:
-    :mod:`kafkalog.streaming.store.ends.watch` has the order, and why it holds.
+    :mod:`kafkalog.streaming.store.ends.tracker` has the order, and why it holds.
 
     A partition that is :meth:`in_progress` and that the state does not know has no committed
     records.

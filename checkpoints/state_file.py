@@ -17,7 +17,7 @@
 
     a deletion   {"deleted":"flights","id":"<topic id>","retired":true}
 
-``commit`` is drawn at random, see :mod:`~kafkalog.checkpoints.commit_stamp`.
+``commit`` is drawn at random, see :mod:`~kafkalog.checkpoints.commit_state`.
 ``partitions`` have log start, high watermark, log end and leader epoch, in this order. The leader
 epoch is -1 where it could not be told.
 ``durableEnds`` are those of the partitions that ``flush=os`` wrote last: what lies below is on the
@@ -50,7 +50,7 @@ which is its log end too, in place of ``partitions``; ``key``, which is ``:<name
 without an id, in place of ``id``; no ``controllerEpoch``; and passes over what it does not know.
 ``expiration`` may be missing, and is Kafka's default then. Log starts and leader epochs come from
 Kafka's checkpoints when such a state is first written again, see
-:mod:`kafkalog.streaming.store.partition_states`.
+:mod:`kafkalog.streaming.store.recovery.partition_states`.
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ from __future__ import annotations
 from itertools import chain, starmap
 from typing import TYPE_CHECKING, Any, Final
 
-from kafkalog.checkpoints.commit_stamp import STATE_FILE
 from kafkalog.checkpoints.commit_state import (
     DEFAULT_EXPIRATION_MS,
     FORMAT_VERSION,
     REPLICATED_VERSION,
+    STATE_FILE,
     UNKNOWN_EPOCH,
     CommitState,
     DeletedTopic,
@@ -92,7 +92,7 @@ from kafkalog.checkpoints.sealed_file import (
     unknown_content,
 )
 from kafkalog.errors import CheckpointError, InvalidTopicError
-from kafkalog.files.stalling import stalled
+from kafkalog.files.timeouts import stalled
 from kafkalog.model import validate_topic_name
 
 if TYPE_CHECKING:

@@ -25,8 +25,7 @@ from typing import TYPE_CHECKING, Final
 
 from kafkalog.checkpoints.sealed_file import JsonObject, read_sealed, seal
 from kafkalog.errors import CheckpointError
-from kafkalog.files.atomic import write_atomically
-from kafkalog.files.folders import make_with_parents
+from kafkalog.files.atomic import make_with_parents, write_atomically
 from kafkalog.model import TopicPartition
 
 if TYPE_CHECKING:

@@ -16,13 +16,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
-from kafkalog.checkpoints.commit_stamp import PREPARED_FILE, STATE_FILE
+from kafkalog.checkpoints.commit_state import PREPARED_FILE, STATE_FILE
 from kafkalog.checkpoints.intent import counts_no_more, load_intent
 from kafkalog.checkpoints.replica_state import majority_of
 from kafkalog.checkpoints.sealed_file import read_head
 from kafkalog.checkpoints.state_file import load_state
 from kafkalog.errors import CheckpointError, LogDirectoryError
-from kafkalog.files.stalling import at, stalled
+from kafkalog.files.timeouts import at, stalled
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -31,7 +31,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as sf
 
 from kafkalog.errors import OptionError, TargetMismatchError
-from kafkalog.files.local_paths import SCHEME
+from kafkalog.files.paths import SCHEME
 from kafkalog.jobs.checkpoint_folder import CheckpointFolder
 from kafkalog.jobs.continuation import TargetState, WaysOn, first_offsets
 from kafkalog.jobs.copied_logs import SourceLogs, without_held_rows

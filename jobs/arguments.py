@@ -200,7 +200,7 @@ def milliseconds(option: str, text: str, *, minimum: int = 0) -> int:
     Raises:
         OptionError: it is none, or below the minimum (ms).
     """
-    from kafkalog.streaming.option_kinds import duration_ms  # noqa: PLC0415
+    from kafkalog.streaming.options.kinds import duration_ms  # noqa: PLC0415
 
     kind = duration_ms(minimum=minimum)
     try:

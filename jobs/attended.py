@@ -172,7 +172,7 @@ def ends_to_reach(options: ReadOptions) -> PartitionOffsets:
 
     A Spark without admission control ends it after one micro-batch.
     """
-    from kafkalog.streaming.source.followed_logs import FollowedLogs  # noqa: PLC0415
+    from kafkalog.streaming.source.end_offsets import FollowedLogs  # noqa: PLC0415
     from kafkalog.streaming.source.subscription import Subscription  # noqa: PLC0415
     from kafkalog.streaming.spark.versions import HAS_ADMISSION_CONTROL  # noqa: PLC0415
 

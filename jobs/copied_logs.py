@@ -3,7 +3,7 @@
 A copy keeps how far it is in its commit state, with the topics that get the rows
 (:class:`~kafkalog.checkpoints.commit_state.TopicOrigin`), under the name of the job. The sink
 writes it with the rows, in one commit, and only where the copy is as far as the batch was planned
-for (:class:`~kafkalog.streaming.commit.copied_ends.CopiedBatch`). What may follow is decided in
+for (:class:`~kafkalog.streaming.commit.preserved_offsets.CopiedBatch`). What may follow is decided in
 :mod:`~kafkalog.jobs.continuation`.
 """
 
@@ -17,10 +17,10 @@ from pyspark.sql import functions as sf
 
 from kafkalog.checkpoints.commit_state import SourcePosition
 from kafkalog.checkpoints.committed import load_committed
-from kafkalog.files.local_paths import split_paths
+from kafkalog.files.paths import split_paths
 from kafkalog.files.system import system
 from kafkalog.jobs.continuation import HeldTopic, LastBatch, PlannedBatch, TargetState
-from kafkalog.streaming.commit.copied_ends import (
+from kafkalog.streaming.commit.preserved_offsets import (
     CopiedBatch,
     CopiedPartition,
     CopiedTopic,
@@ -30,7 +30,7 @@ from kafkalog.streaming.commit.copied_ends import (
 )
 from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.source.subscription import Subscription
-from kafkalog.streaming.store.ends.watch import EndsWatch
+from kafkalog.streaming.store.ends.tracker import EndsWatch
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -22,7 +22,7 @@ from pyspark.sql import functions as sf
 from pyspark.sql.types import BinaryType, MapType
 
 from kafkalog.errors import KafkaLogError, OptionError
-from kafkalog.files.local_paths import SCHEME, refuse_among_logs, split_paths
+from kafkalog.files.paths import SCHEME, refuse_among_logs, split_paths
 from kafkalog.jobs.checkpoint_folder import CheckpointFolder
 from kafkalog.jobs.continuation import PlannedBatch, WaysOn, first_offsets
 from kafkalog.jobs.copied_logs import (
@@ -36,7 +36,7 @@ from kafkalog.jobs.header_lists import with_header_lists
 from kafkalog.jobs.inputs import FILES
 from kafkalog.jobs.targets import check_folders, check_folders_of_spark
 from kafkalog.model import TopicPartition
-from kafkalog.streaming.operate.topics import create
+from kafkalog.streaming.admin.topics import create
 from kafkalog.streaming.sink.write_options import WriteOptions
 from kafkalog.streaming.source.offsets import to_json
 from kafkalog.streaming.source.read_options import ReadOptions

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from kafkalog.jobs.spark_cleaning import Cleaned
-    from kafkalog.streaming.operate.cleaning import CleaningTask
+    from kafkalog.streaming.admin.cleaning import CleaningTask
 
 __all__ = ["Maintenance", "Scope"]
 
@@ -71,8 +71,8 @@ class Scope:
             KafkaLogError: they are no log directories that our sink wrote, or a broker's.
         """
         from kafkalog.checkpoints.committed import load_committed  # noqa: PLC0415
-        from kafkalog.streaming.log.config import LogConfig  # noqa: PLC0415
-        from kafkalog.streaming.operate.old_segments import refuse_broker_directory  # noqa: PLC0415
+        from kafkalog.streaming.admin.old_segments import refuse_broker_directory  # noqa: PLC0415
+        from kafkalog.streaming.options.topic_settings import LogConfig  # noqa: PLC0415
         from kafkalog.streaming.store.session import check_written, existing  # noqa: PLC0415
         from kafkalog.streaming.store.topics import check_known  # noqa: PLC0415
 
@@ -110,7 +110,7 @@ class Maintenance:
         return [*self._catch_up(), *self._forget(), *self._delete(), *self._compact()]
 
     def _catch_up(self) -> list[str]:
-        from kafkalog.streaming.operate.replica_upkeep import catch_up_replicas  # noqa: PLC0415
+        from kafkalog.streaming.admin.nodes.replica_upkeep import catch_up_replicas  # noqa: PLC0415
 
         scope = self._scope
         try:
@@ -123,7 +123,7 @@ class Maintenance:
         return done.problems
 
     def _forget(self) -> list[str]:
-        from kafkalog.streaming.operate.group_expiry import expire_positions  # noqa: PLC0415
+        from kafkalog.streaming.admin.groups import expire_positions  # noqa: PLC0415
 
         scope = self._scope
         if scope.offsets_retention_ms is None:
@@ -139,7 +139,7 @@ class Maintenance:
         return []
 
     def _delete(self) -> list[str]:
-        from kafkalog.streaming.operate.retain import retain  # noqa: PLC0415
+        from kafkalog.streaming.admin.retention import retain  # noqa: PLC0415
 
         scope = self._scope
         done = retain(
@@ -159,8 +159,8 @@ class Maintenance:
         return done.problems
 
     def _compact(self) -> list[str]:
-        from kafkalog.streaming.operate.cleaning import keyless_text  # noqa: PLC0415
-        from kafkalog.streaming.operate.compact import Wanted, plan_compaction  # noqa: PLC0415
+        from kafkalog.streaming.admin.cleaning import keyless_text  # noqa: PLC0415
+        from kafkalog.streaming.admin.compaction import Wanted, plan_compaction  # noqa: PLC0415
 
         scope = self._scope
         wanted = Wanted(topic=scope.topic, config=scope.config, allows_broker=scope.allows_broker)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kafkalog.checkpoints.query_offsets import last_batch
 from kafkalog.errors import DataLossError, OptionError, TargetMismatchError
-from kafkalog.files.local_paths import folder_in_both, refuse_among_logs, split_paths
+from kafkalog.files.paths import folder_in_both, refuse_among_logs, split_paths
 from kafkalog.jobs.continuation import HeldTopic, TargetState, WaysOn, first_offsets
 from kafkalog.jobs.copied_logs import (
     SourceLogs,
@@ -35,17 +35,17 @@ from kafkalog.jobs.header_lists import with_header_lists
 from kafkalog.jobs.targets import check_folders
 from kafkalog.jobs.topic_facts import FactsOfLogs
 from kafkalog.model import TopicPartition, listed, partition_counts
+from kafkalog.streaming.admin.retention import delete_records
+from kafkalog.streaming.admin.topics import alter, create, delete
 from kafkalog.streaming.commit.query_checkpoint import QueryCheckpoint
-from kafkalog.streaming.log.config import REMOTE_STORAGE, understood
 from kafkalog.streaming.log.log_dir import LogDirs
-from kafkalog.streaming.operate.retain import delete_records
-from kafkalog.streaming.operate.topics import alter, create, delete
+from kafkalog.streaming.options.topic_settings import REMOTE_STORAGE, understood
 from kafkalog.streaming.sink.write_options import WriteOptions
-from kafkalog.streaming.source.followed_logs import FollowedLogs
+from kafkalog.streaming.source.end_offsets import FollowedLogs
 from kafkalog.streaming.source.read_options import ReadOptions
 from kafkalog.streaming.source.subscription import Subscription
-from kafkalog.streaming.store.deleted import live_partitions
-from kafkalog.streaming.store.ends.watch import EndsWatch
+from kafkalog.streaming.store.ends.tracker import EndsWatch
+from kafkalog.streaming.store.folders.deleted import live_partitions
 from kafkalog.streaming.store.open_set import check_no_broker_lived
 from kafkalog.streaming.store.policy import SetPolicy
 
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
     from kafkalog.jobs.topic_facts import TopicFacts
-    from kafkalog.streaming.commit.copied_ends import CopiedBatch
+    from kafkalog.streaming.commit.preserved_offsets import CopiedBatch
 
     _Ranges = Mapping[TopicPartition, tuple[int | None, int]]
 

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 from kafkalog.errors import OptionError
-from kafkalog.files.local_paths import refuse_among_logs
+from kafkalog.files.paths import refuse_among_logs
 from kafkalog.jobs.arguments import (
     FROM_TARGET,
     GRACE,
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from kafkalog.jobs.replay_targets import Target
-    from kafkalog.streaming.commit.copied_ends import CopiedBatch
+    from kafkalog.streaming.commit.preserved_offsets import CopiedBatch
     from kafkalog.streaming.source.offsets import PartitionOffsets
 
 __all__ = ["PieceLeft", "begin", "piece_left", "work_of"]

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from kafkalog.checkpoints.sealed_file import JsonObject, natural, read_sealed, seal, text
 from kafkalog.errors import CheckpointError, OptionError
-from kafkalog.files.atomic import create_atomically, write_atomically
-from kafkalog.files.folders import make_with_parents
-from kafkalog.files.local_paths import NodePlace, local_path, split_paths
+from kafkalog.files.atomic import create_atomically, make_with_parents, write_atomically
+from kafkalog.files.paths import NodePlace, local_path, split_paths
 from kafkalog.files.system import system
 from kafkalog.streaming.source.offsets import from_json, to_json
 

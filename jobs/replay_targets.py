@@ -13,17 +13,17 @@ from pyspark.sql import Observation
 from pyspark.sql import functions as sf
 
 from kafkalog.errors import KafkaLogError, OptionError
-from kafkalog.files.local_paths import folder_in_both
+from kafkalog.files.paths import folder_in_both
 from kafkalog.jobs.continuation import WaysOn
 from kafkalog.jobs.copied_logs import state_of_target, topics_of_target
 from kafkalog.jobs.header_lists import with_header_lists
 from kafkalog.jobs.inputs import read_brokers, require_answer
 from kafkalog.jobs.running import json_line
 from kafkalog.model import partition_counts, validate_topic_name
-from kafkalog.streaming.operate.topics import create
+from kafkalog.streaming.admin.topics import create
+from kafkalog.streaming.options.quantities import iso_time
 from kafkalog.streaming.sink.write_options import WriteOptions
-from kafkalog.streaming.store.ends.watch import EndsWatch
-from kafkalog.streaming.times import iso_time
+from kafkalog.streaming.store.ends.tracker import EndsWatch
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from kafkalog.jobs.continuation import TargetState
     from kafkalog.jobs.replaying import Replay
-    from kafkalog.streaming.commit.copied_ends import CopiedBatch
+    from kafkalog.streaming.commit.preserved_offsets import CopiedBatch
 
 __all__ = ["WAYS", "Target", "reader_of", "target_of"]
 

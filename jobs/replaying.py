@@ -26,12 +26,12 @@ from kafkalog.jobs.continuation import first_offsets
 from kafkalog.jobs.copied_logs import SourceLogs
 from kafkalog.jobs.restore_plan import NO_END, Until
 from kafkalog.model import partition_counts
-from kafkalog.streaming.source.followed_logs import FollowedLogs
+from kafkalog.streaming.options.quantities import shown_time
+from kafkalog.streaming.source.end_offsets import FollowedLogs
 from kafkalog.streaming.source.loss import LossPolicy
 from kafkalog.streaming.source.offsets import to_json
 from kafkalog.streaming.source.read_options import ReadOptions
 from kafkalog.streaming.source.subscription import Subscription
-from kafkalog.streaming.times import shown_time
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -11,7 +11,7 @@ from kafkalog.streaming.coordinator.group_positions import ReplayRecord, group_p
 from kafkalog.streaming.coordinator.group_replay import read_group_positions
 from kafkalog.streaming.groups.position_topics import is_of_earlier_topic
 from kafkalog.streaming.sink.group_writer import GroupWriter
-from kafkalog.streaming.store.ends.watch import EndsWatch
+from kafkalog.streaming.store.ends.tracker import EndsWatch
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence

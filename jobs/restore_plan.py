@@ -13,15 +13,15 @@ from kafkalog.checkpoints.committed import load_committed
 from kafkalog.errors import LogDirectoryError, OptionError, RowError
 from kafkalog.jobs.targets import check_folders
 from kafkalog.model import MAX_OFFSET, TopicPartition
+from kafkalog.streaming.admin.copied_bounds import Bounds
 from kafkalog.streaming.commit.row_digest import rows_of
-from kafkalog.streaming.log.config import LogConfig, understood
-from kafkalog.streaming.operate.copied_bounds import Bounds
+from kafkalog.streaming.options.quantities import read_moment
+from kafkalog.streaming.options.topic_settings import LogConfig, understood
 from kafkalog.streaming.sink.write_options import WriteOptions
 from kafkalog.streaming.source.offsets import parse_partition_longs
 from kafkalog.streaming.store.open_set import check_no_broker_lived
 from kafkalog.streaming.store.policy import SetPolicy
 from kafkalog.streaming.store.topics import check_writable
-from kafkalog.streaming.times import read_moment
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

@@ -17,7 +17,7 @@ from pyspark.sql import functions as sf
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from kafkalog.errors import OptionError
-from kafkalog.files.local_paths import split_paths
+from kafkalog.files.paths import split_paths
 from kafkalog.jobs.archiving import DELTA_FORMAT
 from kafkalog.jobs.delta_tables import DeltaTable
 from kafkalog.jobs.header_lists import with_header_lists
@@ -25,8 +25,8 @@ from kafkalog.jobs.restore_groups import restore_groups
 from kafkalog.jobs.restore_plan import NO_END, Progress, Seen, TopicPlan, Until
 from kafkalog.jobs.topic_facts import read_facts
 from kafkalog.model import OFFSETS_TOPIC, TopicPartition, listed, many
-from kafkalog.streaming.operate.copied_bounds import set_bounds
-from kafkalog.streaming.operate.topics import alter, create
+from kafkalog.streaming.admin.copied_bounds import set_bounds
+from kafkalog.streaming.admin.topics import alter, create
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence

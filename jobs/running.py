@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, TextIO, cast
 import typer
 
 from kafkalog.errors import InvalidTopicError, KafkaLogError, OptionError
-from kafkalog.files.failures import said_of_file
-from kafkalog.files.local_paths import refuse_among_logs
+from kafkalog.files.paths import refuse_among_logs
+from kafkalog.files.system import said_of_file
 from kafkalog.jobs.jars import JarError
 from kafkalog.texts import printable
 
@@ -168,7 +168,7 @@ def check_reading(log: str, topic: str, checkpoint: str, options: Mapping[str, s
     from kafkalog.streaming.log.log_dir import LogDirs  # noqa: PLC0415
     from kafkalog.streaming.source.read_options import ReadOptions  # noqa: PLC0415
     from kafkalog.streaming.source.subscription import Subscription  # noqa: PLC0415
-    from kafkalog.streaming.store.deleted import live_partitions  # noqa: PLC0415
+    from kafkalog.streaming.store.folders.deleted import live_partitions  # noqa: PLC0415
 
     if not checkpoint:
         raise OptionError(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from kafkalog.errors import KafkaLogError
 from kafkalog.files.system import system
-from kafkalog.streaming.operate.cleaning import CleanedPartition, clean_partition
+from kafkalog.streaming.admin.cleaning import CleanedPartition, clean_partition
 from kafkalog.streaming.store.cleaner_lock import CleanerBusyError
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from kafkalog.streaming.operate.cleaning import CleaningTask
+    from kafkalog.streaming.admin.cleaning import CleaningTask
 
 __all__ = ["Cleaned", "clean", "clean_on_spark"]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from kafkalog.errors import KafkaLogError, OptionError
-from kafkalog.files.local_paths import SCHEME, NodePlace, local_path
+from kafkalog.files.paths import SCHEME, NodePlace, local_path
 from kafkalog.files.regular import open_regular
 
 if TYPE_CHECKING:

@@ -22,10 +22,10 @@ from kafkalog.checkpoints.broker import read_topic_id
 from kafkalog.checkpoints.commit_state import topic_key
 from kafkalog.checkpoints.committed import load_committed
 from kafkalog.errors import KafkaLogError
+from kafkalog.streaming.admin.copied_bounds import Bounds
 from kafkalog.streaming.coordinator.cluster_metadata import read_cluster_topics
 from kafkalog.streaming.log.log_dir import LogDirs
-from kafkalog.streaming.operate.copied_bounds import Bounds
-from kafkalog.streaming.store.ends.watch import EndsWatch
+from kafkalog.streaming.store.ends.tracker import EndsWatch
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

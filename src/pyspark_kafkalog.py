@@ -4,6 +4,6 @@ Spark imports this module at the first look-up of *any* Python data source, and 
 hide every other one, so all it imports stays light.
 """
 
-from kafkalog.streaming.datasource import KafkaLogDataSource as DefaultSource
+from kafkalog.streaming.spark.datasource import KafkaLogDataSource as DefaultSource
 
 __all__ = ["DefaultSource"]

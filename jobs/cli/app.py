@@ -9,40 +9,133 @@ from __future__ import annotations
 
 import io
 import sys
+from difflib import get_close_matches
 from functools import partial
-from typing import Annotated, Any, Final
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 import typer.core
 
 from kafkalog import __version__
 from kafkalog.jobs.cli.append import append
-from kafkalog.jobs.cli.backup import backup
-from kafkalog.jobs.cli.batches import verify
-from kafkalog.jobs.cli.compaction import compact
-from kafkalog.jobs.cli.dump import dump
-from kafkalog.jobs.cli.elect import elect
+from kafkalog.jobs.cli.batches import dump, verify
+from kafkalog.jobs.cli.brokers import handover, recover, takeover
+from kafkalog.jobs.cli.care import backup, compact, delete_records, retain, salvage
 from kafkalog.jobs.cli.find import find
-from kafkalog.jobs.cli.groups import delete_group, groups, reset_group
-from kafkalog.jobs.cli.lag import lag
+from kafkalog.jobs.cli.groups import delete_group, groups, lag, reset_group
 from kafkalog.jobs.cli.lookup import get
-from kafkalog.jobs.cli.manage_topics import alter, create, delete
-from kafkalog.jobs.cli.other_words import meant_by
-from kafkalog.jobs.cli.pipelines import run_pipeline
-from kafkalog.jobs.cli.plot import plot
-from kafkalog.jobs.cli.reassign import reassign
-from kafkalog.jobs.cli.replicas import replicas
-from kafkalog.jobs.cli.report import report
-from kafkalog.jobs.cli.retention import delete_records, retain
-from kafkalog.jobs.cli.salvage import salvage
+from kafkalog.jobs.cli.nodes import elect, reassign, replicas
+from kafkalog.jobs.cli.report import plot, report
 from kafkalog.jobs.cli.sql import sql
-from kafkalog.jobs.cli.stats import stats
-from kafkalog.jobs.cli.topics import describe, offsets, topics
-from kafkalog.jobs.cli.upkeep import handover, recover, takeover
+from kafkalog.jobs.cli.topics import alter, create, delete, describe, offsets, stats, topics
 from kafkalog.jobs.commands import Command
 from kafkalog.jobs.running import run
 
-__all__ = ["FIRST_PAGE", "app", "first_page", "main"]
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+
+__all__ = ["FIRST_PAGE", "PIPELINES", "app", "first_page", "main", "meant_by", "run_pipeline"]
+
+
+# ----------------------------------------------------------------------------------------------
+# What people type for a command that has another name here.
+
+
+_WORDS: Final = {
+    "topics": "list ls list-topics",
+    "describe": "config configs info inspect log-dirs show",
+    "dump": "dump-log log segments",
+    "dump --records": "cat consume console-consumer consumer head messages print read records view",
+    "dump --records --follow": "follow listen subscribe tail watch",
+    "append": "console-producer insert produce producer pub publish put send write",
+    "find": "grep search",
+    "get": "key look-up lookup",
+    "sql": "query select",
+    "stats": "count size",
+    "offsets": "end-offsets get-offsets",
+    "groups": "consumer-groups consumers",
+    "groups reset": "reset reset-group reset-offsets seek",
+    "lag": "behind",
+    "verify": "check fsck validate",
+    "recover": "clean-up cleanup fix repair",
+    "salvage": "rescue",
+    "create": "add-topic create-topic mkdir new",
+    "alter": "alter-topic change edit set update",
+    "delete": "delete-topic drop remove rm",
+    "delete-records": "purge truncate",
+    "retain": "expire retention",
+    "compact": "clean cleaner compaction",
+    "backup": "copy cp export snapshot",
+    "elect": "leader-election",
+    "run archive": "archive",
+    "run ingest": "import ingest load",
+    "run maintain": "maintain",
+    "run mirror": "mirror",
+    "run replay": "replay",
+    "run restore": "restore",
+    "--help": "help man usage",
+    "--version": "version",
+}
+"""By command: words of other tools, and names of pipelines."""
+
+
+def meant_by(words: Sequence[str], commands: Collection[str]) -> str | None:
+    """Return the command that is meant by the first words of a line; None if it is not known.
+
+    ``groups rest LOG`` would take ``rest`` for a folder: where there is none, it is meant as a
+    command of two words.
+    """
+    first, *rest = words
+    if first not in commands:
+        return next((name for name, others in _WORDS.items() if first in others.split()), None)
+    if not rest or Path(rest[0]).exists():
+        return None
+    seconds = [name for name in commands if name.startswith(f"{first} ")]
+    near = get_close_matches(f"{first} {rest[0]}", seconds, n=1, cutoff=0.8)
+    return near[0] if near else None
+
+
+# ----------------------------------------------------------------------------------------------
+# ``kafkalog run``: a pipeline in a local Spark session, with the jars that it needs.
+
+
+PIPELINES: Final = {
+    "archive": "topics into a Delta table",
+    "ingest": "files, a Kafka topic or a table into a topic",
+    "maintain": "delete what has expired, and compact",
+    "mirror": "topics into another log, at the same offsets",
+    "replay": "a range of topics again, into a log, Kafka, or the terminal",
+    "restore": "a table into topics, as they were",
+}
+"""The modules of :mod:`kafkalog.jobs` that are pipelines, and what each one does."""
+
+_NAMES: Final = "; ".join(f"{name}: {what}" for name, what in PIPELINES.items())
+
+
+def _names_beginning(incomplete: str) -> list[str]:
+    """Return what a shell completes."""
+    return [name for name in PIPELINES if name.startswith(incomplete)]
+
+
+def run_pipeline(
+    context: typer.Context,
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help=_NAMES, autocompletion=_names_beginning)
+    ],
+) -> None:
+    """Run a pipeline. `kafkalog run NAME --help` says what it takes."""
+    if name not in PIPELINES:
+        raise typer.BadParameter(f"{name!r} is no pipeline; there are {', '.join(PIPELINES)}")
+    job = import_module(f"kafkalog.jobs.{name}")
+    # Errors pass: they are told where all of this command's are.
+    code = job.app(args=context.args, prog_name=f"kafkalog run {name}", standalone_mode=False)
+    raise typer.Exit(code if isinstance(code, int) else 0)
+
+
+# ----------------------------------------------------------------------------------------------
 
 FIRST_PAGE: Final = """\
 kafkalog reads and writes Kafka's log directories, with no broker.

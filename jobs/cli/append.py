@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from kafkalog.jobs.records.line_input import RecordLines
+    from kafkalog.jobs.cli.line_input import RecordLines
 
 __all__ = ["append"]
 
@@ -87,8 +87,8 @@ def append(  # noqa: PLR0917 - what the command line offers
 ) -> None:
     """Append records from standard input: a commit for so many lines, or seconds."""
     with one_line_errors():
-        from kafkalog.jobs.records.format import delimiter_of  # noqa: PLC0415
-        from kafkalog.jobs.records.line_input import RecordLines  # noqa: PLC0415
+        from kafkalog.jobs.cli.line_input import RecordLines  # noqa: PLC0415
+        from kafkalog.jobs.cli.record_printing import delimiter_of  # noqa: PLC0415
 
         lines = RecordLines(
             delimiter=None if delimiter is None else delimiter_of("--key-delimiter", delimiter),
@@ -146,7 +146,7 @@ class _Done:
             OptionError, InvalidTopicError: options, a topic, or a folder to add to a log.
             LogDirectoryError: a log directory is a file.
         """
-        from kafkalog.jobs.cli.log_dirs import check_no_new_beside_old  # noqa: PLC0415
+        from kafkalog.jobs.inspect.log_dirs import check_no_new_beside_old  # noqa: PLC0415
         from kafkalog.streaming.sink.write_options import WriteOptions  # noqa: PLC0415
 
         hint = ". Records come from standard input: < FILE"
@@ -159,7 +159,7 @@ class _Done:
         Raises:
             BatchIdentityError: what is there under this name are not the first lines of this input.
         """
-        from kafkalog.jobs.records.line_input import line_batches, pieces_of  # noqa: PLC0415
+        from kafkalog.jobs.cli.line_input import line_batches, pieces_of  # noqa: PLC0415
 
         known, first = self._known_lines()
         sizes = chain(_cut(first, most), _cut(known - first, known), repeat(most))
@@ -177,7 +177,7 @@ class _Done:
             )
 
     def _append(self, table: pa.Table, last: int) -> None:
-        from kafkalog.streaming.library import append as append_rows  # noqa: PLC0415
+        from kafkalog.streaming.api import append as append_rows  # noqa: PLC0415
 
         self.committing = len(table)
         outcome = append_rows(

@@ -1,18 +1,40 @@
-"""The command that checks batches: ``verify``."""
+"""The commands about record batches: ``verify``, ``dump``."""
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+import shlex
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from kafkalog.errors import OptionError
+from kafkalog.jobs.arguments import READ_ISOLATION, SETTINGS, Isolation, reading_options
+from kafkalog.jobs.cli import record_arguments as given
 from kafkalog.jobs.cli.arguments import Json, Paths, TopicName  # noqa: TC001 - typer reads them
 from kafkalog.jobs.cli.output import exit_if, one_line_errors, print_rows
+from kafkalog.jobs.inspect.units import shown_size
 from kafkalog.jobs.running import print_line
-from kafkalog.jobs.units import shown_size
 from kafkalog.model import many
 
-__all__ = ["verify"]
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
+
+    import pyarrow as pa
+
+    from kafkalog.jobs.cli.record_printing import Printer
+    from kafkalog.jobs.inspect.records import RecordReader
+
+
+__all__ = ["dump", "verify"]
+
+
+# ----------------------------------------------------------------------------------------------
+# The command that checks batches: ``verify``.
+
 
 _ONE: Final = {
     "partitions": "partition",
@@ -32,7 +54,7 @@ def verify(
 ) -> None:
     """Check every batch of every segment, and the indexes; changes nothing."""
     with one_line_errors():
-        from kafkalog.jobs.cli.batch_rows import summary_of, verify_logs  # noqa: PLC0415
+        from kafkalog.jobs.inspect.batches import summary_of, verify_logs  # noqa: PLC0415
 
         rows = verify_logs(paths, topic)
     summary = summary_of(rows)
@@ -48,3 +70,235 @@ def verify(
             )
         )
     exit_if([summary["problems"]])
+
+
+# ----------------------------------------------------------------------------------------------
+# The command that shows record batches and records: ``dump``.
+
+
+Records = Annotated[
+    bool, typer.Option("--records", help="Show records. Any option for records implies it.")
+]
+Count = Annotated[
+    int | None,
+    typer.Option(min=1, help="How many batches or records at most. Default: 100 in a table."),
+]
+Follow = Annotated[bool, typer.Option("--follow", "-f", help="Continue with what comes later.")]
+Parquet = Annotated[
+    str | None, typer.Option(metavar="FILE", help="Write the records to a new Parquet file.")
+]
+
+_TABLE_ROWS: Final = 100
+_SPARE: Final = (
+    "timestampType",
+    "magic",
+    "crc",
+    "baseTimestamp",
+    "lastSequence",
+    "leaderEpoch",
+    "deleteHorizonMs",
+    "file",
+    "baseSequence",
+    "producerEpoch",
+    "transactional",
+)
+_LINE: Final = r"%t-%p@%o %T %k: %s\n"
+
+
+@dataclass(frozen=True, slots=True)
+class _Output:
+    """How records are shown."""
+
+    template: str | None
+    parquet: str | None
+    follow: bool
+    is_hex: bool
+    as_json: bool
+
+    def check(self, words: given.Words) -> None:
+        chosen = {"--format": self.template, "--parquet": self.parquet, "--json": self.as_json}
+        named = [name for name, value in chosen.items() if value not in {None, False}]
+        if len(named) > 1:
+            raise OptionError(f"give one of {' and '.join(named)}, not both")
+        if self.follow and self.parquet is not None:
+            raise OptionError("--parquet writes a file that ends: leave --follow out")
+        if self.follow and (words.end is not None or words.until is not None):
+            raise OptionError("--follow has no end: leave --end and --until out, or use --count")
+
+    @property
+    def is_for_records(self) -> bool:
+        return self.template is not None or self.parquet is not None or self.follow
+
+    @property
+    def is_table(self) -> bool:
+        return not (self.is_for_records or self.as_json)
+
+    def open(self, reader: RecordReader, logs: Sequence[str]) -> AbstractContextManager[Printer]:
+        from kafkalog.jobs.cli import record_printing as printing  # noqa: PLC0415
+
+        if self.parquet is not None:
+            return printing.parquet_file(self.parquet, reader.rows.to_arrow(), logs)
+        template = _LINE if self.follow and self.template is None else self.template
+        form = {"is_hex": self.is_hex, "as_json": self.as_json, "is_copy": True}
+        return nullcontext(printing.printer_of(template, **form))
+
+
+def dump(  # noqa: PLR0917 - what the command line offers
+    paths: Paths,
+    topic: TopicName = None,
+    partition: given.Partition = None,
+    start: given.Start = 0,
+    count: Count = None,
+    records: Records = False,
+    end: given.End = None,
+    since: given.Since = None,
+    until: given.Until = None,
+    key: given.Key = None,
+    header: given.Header = None,
+    producer: given.Producer = None,
+    transactional_id: given.Transaction = None,
+    group: given.Group = None,
+    follow: Follow = False,
+    template: given.Format = None,
+    parquet: Parquet = None,
+    is_hex: given.Hex = False,
+    isolation: READ_ISOLATION = Isolation.UNCOMMITTED,
+    settings: SETTINGS = None,
+    as_json: Json = False,
+) -> None:
+    """Show headers of record batches, records with --records, or what is in a single file."""
+    words = given.Words(
+        *(partition, start, end, since, until, key, header, producer, transactional_id, is_hex)
+    )
+    output = _Output(template, parquet, follow, is_hex, as_json)
+    with one_line_errors():
+        options = reading_options(isolation, settings)
+        is_for_records = (
+            records or is_hex or group or output.is_for_records or words.are_for_records
+        )
+        if (topic := topic or _topic_of_folder(paths)) is None:
+            file = _only_file(paths, is_for_records=bool(is_for_records))
+            _dump_file(file, words, count, as_json=as_json)
+        elif is_for_records:
+            _dump_records(paths, topic, words, output, count, options, group)
+        else:
+            _dump_batches(paths, topic, words, count, as_json=as_json)
+
+
+def _topic_of_folder(paths: list[str]) -> str | None:
+    """Return whose log is in the one folder that is named, also in one that was set aside."""
+    from kafkalog.streaming.log.files import (  # noqa: PLC0415
+        parse_partition_directory,
+        parse_retired_directory,
+    )
+
+    path = Path(paths[0]).absolute()
+    if len(paths) > 1 or not path.is_dir():
+        return None
+    key = parse_partition_directory(path.name) or parse_retired_directory(path.name)
+    return None if key is None else key.topic
+
+
+def _only_file(paths: list[str], *, is_for_records: bool) -> Path:
+    path = Path(paths[0])
+    if len(paths) == 1 and path.suffix and not path.exists() and "://" not in paths[0]:
+        raise OptionError(f"there is no file {path}, and no folder of that name")
+    if len(paths) > 1 or not path.is_file():
+        raise OptionError("say which topic: --topic; `kafkalog topics` lists them")
+    if is_for_records:
+        folder = shlex.quote(str(path.parent))
+        way = f": kafkalog dump {folder} --records" if _topic_of_folder([str(path.parent)]) else ""
+        raise OptionError(
+            f"{path} is a file: records are shown of a partition's folder, or of a log directory "
+            f"and --topic{way}"
+        )
+    return path
+
+
+def _dump_file(path: Path, words: given.Words, count: int | None, *, as_json: bool) -> None:
+    from kafkalog.jobs.inspect.files import dump_file  # noqa: PLC0415
+
+    found = dump_file(path, words.start, _most(count, as_json=as_json))
+    if not _dump_rows(found, count, as_json=as_json):
+        print_line(f"{path}: nothing is in it from offset {words.start} on", err=True)
+
+
+def _dump_batches(
+    paths: list[str], topic: str, words: given.Words, count: int | None, *, as_json: bool
+) -> None:
+    from kafkalog.jobs.inspect.batches import dump_batches  # noqa: PLC0415
+
+    most = _most(count, as_json=as_json)
+    _dump_rows(
+        dump_batches(paths, topic, words.partition, words.start, most), count, as_json=as_json
+    )
+
+
+def _most(count: int | None, *, as_json: bool) -> int | None:
+    """Return how many rows are shown: a table ends by itself, and shows one more to know that."""
+    return count if as_json or count is not None else _TABLE_ROWS + 1
+
+
+def _dump_rows(found: Iterator[Mapping[str, Any]], count: int | None, *, as_json: bool) -> int:
+    """Print rows; return how many. Objects come at once, a table when all of it is there."""
+    from kafkalog.errors import KafkaLogError  # noqa: PLC0415
+
+    rows: list[Mapping[str, Any]] = []
+    is_wrong, shown = False, 0
+    try:
+        for shown, row in enumerate(found, 1):  # noqa: B007 - the last number is the count
+            is_wrong |= bool(row.get("error"))
+            if as_json:
+                print_rows([row], as_json=True)
+            else:
+                rows.append(row)
+    except KafkaLogError:
+        print_rows(rows, as_json=False, spare=_SPARE)
+        raise
+    is_cut = not as_json and count is None and shown > _TABLE_ROWS
+    print_rows(rows[:_TABLE_ROWS] if is_cut else rows, as_json=False, spare=_SPARE)
+    if is_cut:
+        print_line(f"the first {_TABLE_ROWS} rows; --count shows more", err=True)
+    exit_if([is_wrong])
+    return shown
+
+
+def _dump_records(
+    paths: list[str],
+    topic: str,
+    words: given.Words,
+    output: _Output,
+    count: int | None,
+    options: dict[str, str],
+    group: str | None,
+) -> None:
+    from kafkalog.jobs.cli.record_printing import limited  # noqa: PLC0415
+    from kafkalog.jobs.inspect.batches import offsets_there  # noqa: PLC0415
+    from kafkalog.jobs.inspect.records import RecordReader  # noqa: PLC0415
+
+    output.check(words)
+    path = ",".join(paths)
+    wanted = words.wanted(path)
+    start = wanted.starting(group, follow=output.follow)
+    reader = RecordReader.of({"path": path, **start, **options}, [topic], wanted)
+    most = _TABLE_ROWS if count is None and output.is_table else count
+    shown = 0
+    with output.open(reader, paths) as printer:
+        try:
+            for batch in limited(_batches(reader, follow=output.follow), most):
+                printer.add(batch)
+                shown += batch.num_rows
+        finally:
+            printer.end()
+    if output.parquet is not None:
+        print_line(f"{many(shown, 'record')} in {output.parquet}", err=True)
+    if count is None and shown == most:
+        print_line(f"the first {shown} records; --count shows more", err=True)
+    if not shown and not output.follow:
+        there = offsets_there(paths, topic, words.partition)
+        print_line(f"no such record is in {topic}: {there}", err=True)
+
+
+def _batches(reader: RecordReader, *, follow: bool) -> Iterator[pa.RecordBatch]:
+    for split in reader.new_splits() if follow else reader.splits():
+        yield from reader.read(split)

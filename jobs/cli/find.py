@@ -17,13 +17,12 @@ from kafkalog.jobs.arguments import (
     split_names,
 )
 from kafkalog.jobs.cli import record_arguments as given
-from kafkalog.jobs.cli.arguments import Json, Paths  # noqa: TC001 - typer reads annotations
-from kafkalog.jobs.cli.completing import topics_there
+from kafkalog.jobs.cli.arguments import Json, Paths, topics_there
 from kafkalog.jobs.cli.output import end_if_nothing, one_line_errors, progress_bar
 from kafkalog.model import INTERNAL_TOPICS, listed
 
 if TYPE_CHECKING:
-    from kafkalog.jobs.records.reading import RecordReader
+    from kafkalog.jobs.inspect.records import RecordReader
 
 __all__ = ["find"]
 
@@ -86,7 +85,7 @@ def find(  # noqa: PLR0917 - what the command line offers
             raise OptionError("say what to look for: --key, --regex, --text or --header")
         if template is not None and as_json:
             raise OptionError("give one of --format and --json, not both")
-        from kafkalog.jobs.records.reading import RecordReader  # noqa: PLC0415
+        from kafkalog.jobs.inspect.records import RecordReader  # noqa: PLC0415
 
         path = ",".join(paths)
         options = {"path": path, **reading_options(isolation, settings)}
@@ -99,7 +98,7 @@ def find(  # noqa: PLR0917 - what the command line offers
 def _search(
     regex: str | None, text: str | None, columns: tuple[str, ...], *, ignore_case: bool
 ) -> Any:  # noqa: ANN401 - a Search, whose module is only loaded when it is needed
-    from kafkalog.jobs.records.wanted import Search  # noqa: PLC0415
+    from kafkalog.jobs.inspect.records import Search  # noqa: PLC0415
 
     if regex is not None and text is not None:
         raise OptionError("give --regex or --text, not both")
@@ -116,7 +115,7 @@ def _search(
 
 def _all_topics(paths: list[str]) -> list[str]:
     """Name all topics but Kafka's own."""
-    from kafkalog.jobs.cli.log_dirs import partitions_of  # noqa: PLC0415
+    from kafkalog.jobs.inspect.log_dirs import partitions_of  # noqa: PLC0415
 
     topics = {key.topic for key in partitions_of(paths, None)}
     return sorted(topic for topic in topics if topic not in INTERNAL_TOPICS)
@@ -125,7 +124,7 @@ def _all_topics(paths: list[str]) -> list[str]:
 def _show(
     reader: RecordReader, count: int | None, template: str | None, *, is_hex: bool, as_json: bool
 ) -> int:
-    from kafkalog.jobs.records.printing import limited, printer_of  # noqa: PLC0415
+    from kafkalog.jobs.cli.record_printing import limited, printer_of  # noqa: PLC0415
 
     printer = printer_of(template, is_hex=is_hex, as_json=as_json)
     found = 0

@@ -1,4 +1,4 @@
-"""The commands about consumer groups: ``groups``, ``groups reset``, ``groups delete``."""
+"""The commands about consumer groups: ``groups``, ``groups reset``, ``groups delete``, ``lag``."""
 
 from __future__ import annotations
 
@@ -7,18 +7,30 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from kafkalog.jobs.arguments import ALLOW_BROKER  # noqa: TC001 - typer reads annotations
-from kafkalog.jobs.cli.arguments import DryRun, Json, Paths  # noqa: TC001
-from kafkalog.jobs.cli.completing import topics_there
-from kafkalog.jobs.cli.output import end_with, one_line_errors, print_rows, tell_dry_run
+from kafkalog.jobs.cli.arguments import (
+    DryRun,
+    Json,
+    Paths,
+    TopicName,
+    topics_there,
+)
+from kafkalog.jobs.cli.output import end_with, exit_if, one_line_errors, print_rows, tell_dry_run
 from kafkalog.jobs.running import print_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from kafkalog.jobs.inspect.lag import LagMeter
     from kafkalog.model import TopicPartition
     from kafkalog.streaming.groups.administration import Changed
 
-__all__ = ["delete_group", "groups", "reset_group"]
+
+__all__ = ["delete_group", "groups", "lag", "reset_group"]
+
+
+# ----------------------------------------------------------------------------------------------
+# The commands about consumer groups: ``groups``, ``groups reset``, ``groups delete``.
+
 
 _SPARE: Final = ("generation", "host", "process", "member", "bytes", "instance", "client", "state")
 _SECOND_WORDS: Final = ("delete", "reset")
@@ -63,7 +75,7 @@ def groups(paths: _Paths, group: _Groups = None, as_json: Json = False) -> None:
     `kafkalog groups reset` sets one elsewhere, `kafkalog groups delete` forgets one.
     """
     with one_line_errors():
-        from kafkalog.jobs.cli.group_rows import list_groups  # noqa: PLC0415
+        from kafkalog.jobs.inspect.groups import list_groups  # noqa: PLC0415
 
         rows = list_groups(paths, group or ())
     print_rows(rows if as_json else _shown(rows), as_json=as_json, spare=_SPARE)
@@ -132,8 +144,8 @@ def delete_group(
 def _target(to: str | None, offsets: str | None) -> str | int | dict[TopicPartition, int]:
     from kafkalog.errors import OptionError  # noqa: PLC0415
     from kafkalog.streaming.groups.administration import EARLIEST, LATEST  # noqa: PLC0415
+    from kafkalog.streaming.options.quantities import milliseconds_of  # noqa: PLC0415
     from kafkalog.streaming.source.offsets import meant_by, parse_partition_longs  # noqa: PLC0415
-    from kafkalog.streaming.times import milliseconds_of  # noqa: PLC0415
 
     if (to is None) == (offsets is None):
         raise OptionError("say where the group goes: either --to or --offsets")
@@ -162,3 +174,88 @@ def _report(group: str, done: Sequence[Changed], *, as_json: bool, dry_run: bool
     else:
         tell_dry_run(dry_run=dry_run)
     print_rows(rows, as_json=as_json)
+
+
+# ----------------------------------------------------------------------------------------------
+# The command that shows how far readers are behind: ``lag``.
+
+
+Group = Annotated[
+    list[str] | None,
+    typer.Option(help="This consumer group; may be repeated. Default: all, if nothing is named."),
+]
+Checkpoint = Annotated[
+    list[str] | None,
+    typer.Option(help="The checkpoint folder of a Spark query, or of replay; may be repeated."),
+]
+Offsets = Annotated[str | None, typer.Option(help='Offsets as a query prints them: {"t":{"0":5}}.')]
+Watch = Annotated[bool, typer.Option("--watch", "-w", help="Look again and again, until Ctrl-C.")]
+Every = Annotated[
+    float, typer.Option(min=0.1, max=86400, help="With --watch: seconds between two looks.")
+]
+
+
+def lag(
+    paths: Paths,
+    group: Group = None,
+    checkpoint: Checkpoint = None,
+    offsets: Offsets = None,
+    topic: TopicName = None,
+    watch: Watch = False,
+    every: Every = 2.0,
+    as_json: Json = False,
+) -> None:
+    """Show how far groups and queries are behind: in offsets, in bytes, and in time."""
+    with one_line_errors():
+        from kafkalog.jobs.inspect.lag import LagMeter  # noqa: PLC0415
+        from kafkalog.jobs.inspect.readers import ReadersNamed  # noqa: PLC0415
+
+        named = ReadersNamed(group or (), checkpoint or (), offsets)
+        meter = LagMeter(paths, named, topic)
+        if watch:
+            _show_for_ever(meter, every, as_json=as_json)
+        rows = meter.look()
+    print_rows(rows if as_json else _without_times(rows), as_json=as_json)
+    if not rows:
+        print_line(f"no position is known in topic {topic}", err=True)
+    exit_if(row["lag"] is None for row in rows)
+
+
+def _show_for_ever(meter: LagMeter, every: float, *, as_json: bool) -> None:
+    """Show a table that changes in its place or, where it is read on, the rows of each look."""
+    from rich.console import Console  # noqa: PLC0415
+    from rich.live import Live  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    from kafkalog.files.system import system  # noqa: PLC0415
+    from kafkalog.jobs.cli.output import (  # noqa: PLC0415
+        Lines,
+        each_message_once,
+        lines_of,
+    )
+    from kafkalog.streaming.options.quantities import shown_time  # noqa: PLC0415
+
+    console = Console()
+    with each_message_once():
+        if as_json or not console.is_terminal:
+            lines = Lines()
+            while True:
+                rows = meter.look()
+                time = system.time_ns() // 1_000_000
+                if as_json:
+                    print_rows([{"time": time, **row} for row in rows], as_json=True)
+                else:
+                    shown = shown_time(time)
+                    for line in lines.of({"time": shown, **row} for row in _without_times(rows)):
+                        print_line(line)
+                system.sleep(every)
+        with Live(console=console, auto_refresh=False) as live:
+            while True:
+                told = lines_of(_without_times(meter.look()), width=console.width)
+                live.update(Text("\n".join(told)), refresh=True)
+                system.sleep(every)
+
+
+def _without_times(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Leave out when the next record was written: a table says how long ago that was."""
+    return [{name: row[name] for name in row if name != "nextTimestamp"} for row in rows]

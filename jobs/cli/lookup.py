@@ -2,15 +2,116 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from kafkalog.errors import OptionError
 from kafkalog.jobs.arguments import READ_ISOLATION, SETTINGS, Isolation, reading_options
 from kafkalog.jobs.cli.arguments import Json, Paths, Topic  # noqa: TC001 - typer reads annotations
 from kafkalog.jobs.cli.output import end_if_nothing, one_line_errors, print_found
+from kafkalog.jobs.cli.record_arguments import data_of
+from kafkalog.streaming.lookup.lookup import look_up, look_up_span, partition_to_search
+from kafkalog.streaming.lookup.wanted_keys import KeySpan
 
-__all__ = ["get"]
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from kafkalog.streaming.lookup.lookup import AsOf
+    from kafkalog.streaming.lookup.wanted_keys import Keys
+
+
+__all__ = ["Sought", "find_rows", "get", "shown_data", "shown_record"]
+
+
+# ----------------------------------------------------------------------------------------------
+# What ``get`` shows, as rows of plain values.
+
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Sought:
+    """The words of a command that say which keys to look for."""
+
+    key: str | None
+    prefix: str | None
+    low: str | None
+    high: str | None
+    is_hex: bool
+
+    def keys(self) -> Keys:
+        """Return the keys.
+
+        Raises:
+            OptionError: none of the ways to name keys is used, or more than one; keys that end
+                before they begin; or digits that are not hexadecimal.
+        """
+        spans = self.low is not None or self.high is not None
+        if (self.key is not None) + (self.prefix is not None) + spans != 1:
+            raise OptionError("say which keys: --key, or --prefix, or --from and --to")
+        if self.key is not None:
+            return frozenset({data_of(self.key, is_hex=self.is_hex)})
+        if self.low is not None and self.high is not None and self.low >= self.high:
+            raise OptionError(f"--to {self.high} leaves nothing: --from is {self.low}")
+        if self.prefix is not None:
+            return KeySpan.with_prefix(data_of(self.prefix, is_hex=self.is_hex))
+        high = None if self.high is None else data_of(self.high, is_hex=self.is_hex)
+        return KeySpan(data_of(self.low or "", is_hex=self.is_hex), high)
+
+
+def find_rows(
+    given: Mapping[str, str],
+    topic: str,
+    sought: Sought,
+    *,
+    partition: int | None,
+    all_partitions: bool,
+    as_of: AsOf,
+) -> Iterator[Row]:
+    """Yield the newest record of each key, in the order of keys and partitions.
+
+    ``given`` are options of the source.
+
+    Raises:
+        OptionError, UnknownTopicOrPartitionError, KafkaLogError: as ``look_up`` and
+            ``look_up_span``.
+    """
+    if all_partitions and partition is not None:
+        raise OptionError("give --partition or --all-partitions, not both")
+    keys = sought.keys()
+    if partition is not None or (isinstance(keys, frozenset) and not all_partitions):
+        key = next(iter(keys)) if isinstance(keys, frozenset) else b""
+        partition = partition_to_search(given, topic, key, partition)
+    show = shown_data(is_hex=sought.is_hex)
+    if isinstance(keys, frozenset):
+        found = look_up(given, topic, keys, partition=partition, as_of=as_of)
+    else:
+        found = look_up_span(given, topic, keys, partition=partition, as_of=as_of)
+    for batch in found:
+        for row in batch.to_pylist():
+            yield shown_record(row, show)
+
+
+def shown_data(*, is_hex: bool) -> Callable[[bytes], str]:
+    """Return what makes text of keys and values; bytes that are no UTF-8 become escapes."""
+    return bytes.hex if is_hex else lambda data: data.decode("utf-8", "backslashreplace")
+
+
+def shown_record(row: Mapping[str, Any], show: Callable[[bytes], str]) -> Row:
+    """Return a record as commands show it; ``timestamp`` in ms."""
+    headers = [
+        {"key": each["key"], "value": None if each["value"] is None else show(each["value"])}
+        for each in row["headers"] or ()
+    ]
+    names = ("topic", "partition", "offset", "timestamp")
+    shown = {name: None if row[name] is None else show(row[name]) for name in ("key", "value")}
+    return {**{name: row[name] for name in names}, **shown, "headers": headers}
+
+
+# ----------------------------------------------------------------------------------------------
 
 Key = Annotated[str | None, typer.Option(help="The key.")]
 Prefix = Annotated[str | None, typer.Option(help="All keys that begin with it.")]
@@ -60,9 +161,8 @@ def get(  # noqa: PLR0917 - what the command line offers
 ) -> None:
     """Show the newest record of a key, or of several; ends with 1 if there is none."""
     with one_line_errors():
-        from kafkalog.jobs.cli.lookup_rows import Sought, find_rows  # noqa: PLC0415
-        from kafkalog.streaming.source.lookup import AsOf  # noqa: PLC0415
-        from kafkalog.streaming.times import milliseconds_of  # noqa: PLC0415
+        from kafkalog.streaming.lookup.lookup import AsOf  # noqa: PLC0415
+        from kafkalog.streaming.options.quantities import milliseconds_of  # noqa: PLC0415
 
         time = None
         if as_of_timestamp is not None:
@@ -77,7 +177,7 @@ def get(  # noqa: PLR0917 - what the command line offers
         )
         found = print_found(rows, as_json=as_json)
     if stats:
-        from kafkalog.files.block_cache import block_cache  # noqa: PLC0415
+        from kafkalog.streaming.lookup.block_cache import block_cache  # noqa: PLC0415
 
         typer.echo(f"cache: {block_cache().stats()}", err=True)
     end_if_nothing(found, f"no record of such a key is in {topic}")

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kafkalog.errors import OptionError
-from kafkalog.jobs.records.hex_digits import from_hex
+from kafkalog.jobs.cli.line_input import from_hex
 
 if TYPE_CHECKING:
-    from kafkalog.jobs.records.wanted import RecordsWanted, Search
+    from kafkalog.jobs.inspect.records import RecordsWanted, Search
 
 __all__ = [
     "End",
@@ -86,8 +86,8 @@ class Words:
             OptionError: words that mean nothing.
             UnknownTopicOrPartitionError: nothing is known of the transactional id.
         """
-        from kafkalog.jobs.records.wanted import HeaderWanted, RecordsWanted  # noqa: PLC0415
-        from kafkalog.streaming.times import milliseconds_of  # noqa: PLC0415
+        from kafkalog.jobs.inspect.records import HeaderWanted, RecordsWanted  # noqa: PLC0415
+        from kafkalog.streaming.options.quantities import milliseconds_of  # noqa: PLC0415
 
         since = None if self.since is None else milliseconds_of("--since", self.since)
         until = None if self.until is None else milliseconds_of("--until", self.until)
@@ -111,7 +111,7 @@ class Words:
         named = frozenset(self.producer) if self.producer else None
         if self.transactional_id is None:
             return named
-        from kafkalog.jobs.records.reading import producers_of_transaction  # noqa: PLC0415
+        from kafkalog.jobs.inspect.records import producers_of_transaction  # noqa: PLC0415
 
         known = producers_of_transaction(path, self.transactional_id)
         return known if named is None else known & named

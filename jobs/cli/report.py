@@ -1,15 +1,23 @@
-"""The command that puts what is to know about log directories on one page: ``report``."""
+"""The commands that show a log as a picture or a page: ``plot``, ``report``."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from kafkalog.jobs.arguments import SETTINGS, pairs
 from kafkalog.jobs.cli.arguments import Json, Paths, TopicName  # noqa: TC001 - typer reads them
-from kafkalog.jobs.cli.output import exit_if, one_line_errors, print_rows, progress_bar
+from kafkalog.jobs.cli.output import (
+    exit_if,
+    one_line_errors,
+    print_rows,
+    progress_bar,
+    terminal_width,
+)
 from kafkalog.jobs.running import print_line
+from kafkalog.jobs.targets import check_file, check_replaced
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,7 +25,58 @@ if TYPE_CHECKING:
     from kafkalog.jobs.report.facts import Facts
     from kafkalog.jobs.report.findings import Finding
 
-__all__ = ["report"]
+
+__all__ = ["plot", "report"]
+
+
+# ----------------------------------------------------------------------------------------------
+# The command that shows what is in topics as a picture: ``plot``.
+
+
+_SPANS_OF_BARS: Final = 24
+_SPANS_OF_A_CHART: Final = 120
+_MARK: Final = b"\x89PNG\r\n\x1a\n"
+"""What such a file begins with."""
+
+Png = Annotated[
+    Path | None, typer.Option("--png", metavar="FILE", help="Draw a PNG instead of bars.")
+]
+
+
+def plot(
+    paths: Paths,
+    topic: TopicName = None,
+    png: Png = None,
+    settings: SETTINGS = None,
+    as_json: Json = False,
+) -> None:
+    """Show records and bytes over time, ages of segments, sizes of batches, and compression."""
+    with one_line_errors():
+        from kafkalog.jobs.inspect.figures import measure, rows_of  # noqa: PLC0415
+        from kafkalog.jobs.plots.bars import lines_of  # noqa: PLC0415
+        from kafkalog.jobs.plots.chart import draw, require_matplotlib  # noqa: PLC0415
+
+        if png is not None:
+            check_file("--png", png, paths, example="plot.png")
+            check_replaced(png, _MARK, "PNG")
+            require_matplotlib()
+        most = _SPANS_OF_BARS if png is None and not as_json else _SPANS_OF_A_CHART
+        with progress_bar() as told:
+            found = measure(
+                paths, topic, pairs(settings), told, most_spans=most, has_gaps=png is None
+            )
+        if png is not None:
+            draw(found, png, topic or ", ".join(paths))
+    if as_json:
+        print_rows(list(rows_of(found)), as_json=True)
+    elif png is None:
+        for line in lines_of(found, terminal_width()):
+            typer.echo(line)
+
+
+# ----------------------------------------------------------------------------------------------
+# The command that puts what is to know about log directories on one page: ``report``.
+
 
 Html = Annotated[
     Path | None, typer.Option("--html", metavar="FILE", help="Write a page for a browser.")
@@ -46,8 +105,11 @@ def report(
     with one_line_errors():
         from kafkalog.jobs.report.facts import gather  # noqa: PLC0415
         from kafkalog.jobs.report.findings import find_problems  # noqa: PLC0415
-        from kafkalog.jobs.report.page import page_of  # noqa: PLC0415
-        from kafkalog.jobs.report.target import check_target, write_page  # noqa: PLC0415
+        from kafkalog.jobs.report.page import (  # noqa: PLC0415
+            check_target,
+            page_of,
+            write_page,
+        )
 
         if html is not None:
             check_target(html, paths)
@@ -61,7 +123,7 @@ def report(
 
 
 def _print(facts: Facts, findings: Sequence[Finding], html: Path | None, *, as_json: bool) -> None:
-    from kafkalog.jobs.report import text  # noqa: PLC0415
+    from kafkalog.jobs.report import summary as text  # noqa: PLC0415
     from kafkalog.jobs.report.findings import new_warnings  # noqa: PLC0415
     from kafkalog.jobs.report.summary import facts_as_rows  # noqa: PLC0415
 

@@ -19,8 +19,8 @@ from kafkalog.jobs.arguments import (
 )
 from kafkalog.jobs.cli.arguments import Json  # noqa: TC001 - typer reads annotations
 from kafkalog.jobs.cli.output import one_line_errors, print_rows, standard_input
+from kafkalog.jobs.inspect.units import for_people
 from kafkalog.jobs.running import print_line
-from kafkalog.jobs.units import for_people
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -167,7 +167,7 @@ def _values(column: pa.Array) -> list[Any]:
     import pyarrow as pa  # noqa: PLC0415 - not before a statement is run
 
     from kafkalog.errors import OptionError  # noqa: PLC0415
-    from kafkalog.streaming.times import shown_time  # noqa: PLC0415
+    from kafkalog.streaming.options.quantities import shown_time  # noqa: PLC0415
 
     try:
         return column.to_pylist()  # type: ignore[no-any-return]

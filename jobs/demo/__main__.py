@@ -21,13 +21,12 @@ import typer
 from rich.console import Console
 
 from kafkalog.jobs.commands import Command
+from kafkalog.jobs.demo.checks import render, report_partitions
 from kafkalog.jobs.demo.flights import FLIGHTS
 from kafkalog.jobs.demo.queries import TOPIC, Demo
-from kafkalog.jobs.demo.screen import next_steps, progress_on
-from kafkalog.jobs.demo.work_folder import stderr_of_children_in, work_folder
+from kafkalog.jobs.demo.screen import next_steps, progress_on, stderr_of_children_in, work_folder
 from kafkalog.jobs.running import run
 from kafkalog.jobs.session import build_session
-from kafkalog.jobs.topic_report import render, report_partitions
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 

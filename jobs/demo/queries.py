@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from kafkalog.jobs.archiving import Archive
-from kafkalog.jobs.checks import compare_contents, find_disorder, find_gaps
+from kafkalog.jobs.demo.checks import compare_contents, find_disorder, find_gaps, topic_logs
 from kafkalog.jobs.demo.flights import ID, NULL, SCHEMA, write_flights
 from kafkalog.jobs.ingesting import start_ingest, to_records
 from kafkalog.jobs.inputs import read_files
-from kafkalog.jobs.topic_report import topic_logs
 
 if TYPE_CHECKING:
     from collections.abc import Callable

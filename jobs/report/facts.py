@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -10,25 +12,57 @@ import pyarrow.compute as pc
 from kafkalog.checkpoints.committed import load_committed
 from kafkalog.errors import KafkaLogError
 from kafkalog.files.system import system
-from kafkalog.jobs.cli.batch_rows import Verified, verified
-from kafkalog.jobs.cli.group_rows import list_groups
-from kafkalog.jobs.cli.log_dirs import log_dirs_of, partitions_of
-from kafkalog.jobs.cli.topic_rows import describe_partitions, list_offsets, list_topics
-from kafkalog.jobs.lag.meter import LagMeter
-from kafkalog.jobs.lag.readers import ReadersNamed
-from kafkalog.jobs.plots.figures import Measured, Timeline, with_one_width
-from kafkalog.jobs.records.counting import PartitionCount, read_batch_rows
-from kafkalog.jobs.report.warnings_heard import heard_warnings
+from kafkalog.jobs.inspect.batches import Verified, verified
+from kafkalog.jobs.inspect.counting import PartitionCount, read_batch_rows
+from kafkalog.jobs.inspect.figures import Measured, Timeline, with_one_width
+from kafkalog.jobs.inspect.groups import list_groups
+from kafkalog.jobs.inspect.lag import LagMeter
+from kafkalog.jobs.inspect.log_dirs import log_dirs_of, partitions_of
+from kafkalog.jobs.inspect.readers import ReadersNamed
+from kafkalog.jobs.inspect.topics import describe_partitions, list_offsets, list_topics
 from kafkalog.model import INTERNAL_TOPICS, TopicPartition
 from kafkalog.streaming.log.read.salvage import SUMMARY
 from kafkalog.streaming.log.read.transactions import open_at
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
     import pyarrow as pa
 
-__all__ = ["Facts", "gather"]
+
+__all__ = ["Facts", "gather", "heard_warnings"]
+
+
+# ----------------------------------------------------------------------------------------------
+# Hear what is logged while a report is made: it belongs on the page, once.
+
+
+@contextmanager
+def heard_warnings(found: list[str]) -> Iterator[None]:
+    """Keep the texts of warnings of this package, each once, instead of printing them."""
+    logger = logging.getLogger("kafkalog")
+    handler = _Hearing(found)
+    propagated, logger.propagate = logger.propagate, False
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.propagate = propagated
+
+
+class _Hearing(logging.Handler):
+    def __init__(self, found: list[str]) -> None:
+        super().__init__(logging.WARNING)
+        self._found = found
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = record.getMessage()
+        if text not in self._found:
+            self._found.append(text)
+
+
+# ----------------------------------------------------------------------------------------------
 
 Row = dict[str, Any]
 

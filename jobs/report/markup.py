@@ -8,12 +8,13 @@ from __future__ import annotations
 import re
 import unicodedata
 from html import escape
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
-__all__ = ["NOTHING", "Markup", "joined", "shown", "tag"]
+
+__all__ = ["NOTHING", "Column", "Markup", "count", "joined", "shown", "table", "tag"]
 
 _UNSAFE: Final = re.compile(
     "[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff\ufeff\ufffe\uffff]"
@@ -67,3 +68,46 @@ def tag(name: str, /, *children: object, **attributes: object) -> Markup:
 
 
 _VOID: Final = {"meta", "rect", "line", "path", "br", "circle"}
+
+
+# ----------------------------------------------------------------------------------------------
+# Tables of a page.
+
+
+class Column(NamedTuple):
+    """A heading, and how its cells look: ``n`` numbers, ``t`` times, ``name`` long words."""
+
+    heading: str
+    kind: str = ""
+
+
+def count(number: int | None) -> str:
+    """Return a number for a cell."""
+    return "" if number is None else f"{number:,}"
+
+
+def table(columns: Sequence[Column], rows: Iterable[tuple[Sequence[object], str | None]]) -> Markup:
+    """Return a table of rows with their classes, without columns whose cells are all empty."""
+    found = list(rows)
+    used = [
+        number
+        for number in range(len(columns))
+        if any(cells[number] not in {"", None} for cells, _ in found)
+    ]
+    head = (tag("th", columns[at].heading, class_=columns[at].kind or None) for at in used)
+    body = (
+        tag(
+            "tr",
+            *(
+                tag("td", "" if cells[at] is None else cells[at], class_=columns[at].kind or None)
+                for at in used
+            ),
+            class_=kind,
+        )
+        for cells, kind in found
+    )
+    return tag(
+        "div",
+        tag("table", tag("thead", tag("tr", *head)), tag("tbody", *body)),
+        class_="wide",
+    )

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from kafkalog.jobs.plots.figures import rows_of
+from kafkalog.jobs.inspect.figures import rows_of
+from kafkalog.jobs.inspect.units import shown_size
+from kafkalog.model import many
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -12,7 +14,17 @@ if TYPE_CHECKING:
     from kafkalog.jobs.report.facts import Facts
     from kafkalog.jobs.report.findings import Finding
 
-__all__ = ["facts_as_rows", "is_internal", "summary_of", "topic_rows"]
+
+__all__ = [
+    "facts_as_rows",
+    "finding_lines",
+    "is_internal",
+    "reader_table",
+    "summary_line",
+    "summary_of",
+    "topic_rows",
+    "topic_table",
+]
 
 Row = dict[str, Any]
 
@@ -94,3 +106,45 @@ def facts_as_rows(facts: Facts, findings: Sequence[Finding]) -> Iterator[Row]:
     }.items():
         yield from ({"kind": kind, **row} for row in rows)
     yield from rows_of(facts.measured)
+
+
+# ----------------------------------------------------------------------------------------------
+# A report as text, for a terminal.
+
+
+def summary_line(facts: Facts, findings: Sequence[Finding]) -> str:
+    """Return what there is, in one line."""
+    found = summary_of(facts, findings)
+    parts = [
+        *_counted(found, "topic", "partition", "record"),
+        shown_size(found["bytes"]),
+        *_counted(found, "group", "problem"),
+    ]
+    return ", ".join(parts)
+
+
+def _counted(found: Row, *names: str) -> Iterator[str]:
+    yield from (many(found[f"{name}s"], name) for name in names if found[f"{name}s"] is not None)
+
+
+def topic_table(facts: Facts) -> list[Row]:
+    """Return the rows of a table of topics."""
+    left_out = {"batches", "markers"}
+    return [{name: row[name] for name in row if name not in left_out} for row in topic_rows(facts)]
+
+
+def reader_table(facts: Facts) -> list[Row]:
+    """Return the rows of a table of positions."""
+    fields = ("topic", "partition", "offset", "end", "lag", "bytes", "behindMs")
+    rows = [*({"reader": row["group"], **row} for row in facts.groups), *facts.readers]
+    return [{name: row[name] for name in ("reader", *fields)} for row in rows]
+
+
+def finding_lines(findings: Sequence[Finding]) -> Iterator[str]:
+    """Yield what is wrong and what to do."""
+    for each in findings:
+        kind = "problem" if each.is_problem else "note"
+        for text in each.texts:
+            yield f"{kind}: {each.where}: {text}"
+        yield f"  {each.advice}"
+        yield from (f"    {line}" for line in each.commands)

@@ -11,11 +11,11 @@ import pyarrow as pa
 
 from kafkalog.errors import KafkaLogError, LogDirectoryError, OptionError
 from kafkalog.files.closing import Closing
-from kafkalog.jobs.cli.log_dirs import partitions_of
+from kafkalog.jobs.inspect.log_dirs import partitions_of
 from kafkalog.jobs.sql.tables import LogTable, Scans
 from kafkalog.jobs.targets import check_apart
 from kafkalog.model import listed
-from kafkalog.streaming.options import warn_ignored
+from kafkalog.streaming.options.declaring import warn_ignored
 from kafkalog.streaming.source.read_options import ReadOptions
 from kafkalog.streaming.source.subscription import DECODED_TOPICS
 

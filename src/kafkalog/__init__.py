@@ -24,8 +24,7 @@ from typing import TYPE_CHECKING
 from kafkalog.texts import printable
 
 if TYPE_CHECKING:
-    from kafkalog.streaming.consumer.consumer import Consumer
-    from kafkalog.streaming.library import (
+    from kafkalog.streaming.api import (
         append,
         assign_partitions,
         cache_stats,
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
         scan,
         tail,
     )
+    from kafkalog.streaming.consumer.consumer import Consumer
 
 __version__ = "0.1.0"
 
@@ -69,7 +69,7 @@ def __getattr__(name: str) -> object:
         from kafkalog.streaming.consumer.consumer import Consumer  # noqa: PLC0415
 
         return Consumer
-    from kafkalog.streaming import library  # noqa: PLC0415
+    from kafkalog.streaming import api as library  # noqa: PLC0415
 
     return getattr(library, name)
 

@@ -17,15 +17,14 @@ from kafkalog.files.regular import fsync_directory, fsync_file
 from kafkalog.streaming.commit.staging.message_source import LogTables, MessageSource
 from kafkalog.streaming.commit.staging.staged_source import StagedSource
 from kafkalog.streaming.log.append.recovery import correct_indexes_of_sound
-from kafkalog.streaming.store.recovery_points import LogReach
+from kafkalog.streaming.store.recovery.recovery_points import LogReach
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from kafkalog.streaming.commit.staging.staged_run import StagedRun
     from kafkalog.streaming.commit.staging.staged_source import StagedFiles
-    from kafkalog.streaming.log.append.appender import AppendPlan, PartitionAppender
-    from kafkalog.streaming.log.append.source import Source
+    from kafkalog.streaming.log.append.appender import AppendPlan, PartitionAppender, Source
     from kafkalog.streaming.records.batch import BatchTable
     from kafkalog.streaming.store.topics import Topic
 

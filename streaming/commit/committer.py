@@ -18,56 +18,253 @@ what is missing.
 from __future__ import annotations
 
 import logging
+import os
 from contextlib import closing, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from kafkalog.checkpoints.intent import Intent
-from kafkalog.errors import CommitError, KafkaLogError
-from kafkalog.files.shield import Interrupted, check_interrupt, shielded, shielded_part
-from kafkalog.files.stalling import at, outlast
+from kafkalog.errors import (
+    CommitError,
+    KafkaLogError,
+    LogDirectoryError,
+    UnknownTopicOrPartitionError,
+)
+from kafkalog.files.deferred_signals import Interrupted, check_interrupt, shielded, shielded_part
+from kafkalog.files.parallel import FileSyncer, for_each, sync_and_close
+from kafkalog.files.regular import fsync_directory
 from kafkalog.files.system import system
-from kafkalog.streaming.border import what_to_do
-from kafkalog.streaming.commit.applying import apply, made_partitions, tell_ends
-from kafkalog.streaming.commit.forgetting import tell_forgotten
-from kafkalog.streaming.commit.left_to_system import make_left_durable
-from kafkalog.streaming.commit.newcomers import tell_newcomer
-from kafkalog.streaming.commit.outcome import Begun, Outcome
+from kafkalog.files.timeouts import at, outlast
+from kafkalog.streaming.commit.append import PartitionAppend
 from kafkalog.streaming.commit.planning import plan_appends, plan_partitions
 from kafkalog.streaming.commit.replication import Replication
 from kafkalog.streaming.commit.staging.staged_source import StagedFiles
-from kafkalog.streaming.commit.states import all_durable, next_state
+from kafkalog.streaming.commit.states import all_durable, next_state, tell_forgotten
+from kafkalog.streaming.commit.unsynced import make_left_durable
 from kafkalog.streaming.commit.versions import new_topics_of
-from kafkalog.streaming.store.clearing import sweep
+from kafkalog.streaming.options.bridge import what_to_do
+from kafkalog.streaming.store.appender_cache import KeptAppenders
+from kafkalog.streaming.store.cleanup import WrittenEnd, sweep, write_ends
 from kafkalog.streaming.store.identity import Verdict, judge, remember
-from kafkalog.streaming.store.kept_appenders import KeptAppenders
-from kafkalog.streaming.store.os_loss import boot_of, refuse_os_loss
-from kafkalog.streaming.store.replicas.deciding import decide_again
+from kafkalog.streaming.store.recovery.recovery_points import sync_up_to
+from kafkalog.streaming.store.recovery.rollback import take_back
+from kafkalog.streaming.store.recovery.unsynced_tail import boot_of, refuse_os_loss
+from kafkalog.streaming.store.replicas.controller import decide_again
 from kafkalog.streaming.store.replicas.open_nodes import NodesSession
 from kafkalog.streaming.store.session import Session
-from kafkalog.streaming.store.stale_lines import drop_lines_on_nodes
-from kafkalog.streaming.store.take_back import take_back
+from kafkalog.streaming.store.stale_entries import drop_lines_on_nodes
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from pathlib import Path
 
-    from kafkalog.checkpoints.commit_state import CommitState
+    from kafkalog.checkpoints.commit_state import CommitStamp, CommitState
     from kafkalog.model import TopicPartition
-    from kafkalog.streaming.commit.append import PartitionAppend
+    from kafkalog.streaming.commit.attached_records import Rider
     from kafkalog.streaming.commit.commit_plan import CommitPlan
-    from kafkalog.streaming.commit.copied_ends import CopiedBatch, CopiedEnd
+    from kafkalog.streaming.commit.preserved_offsets import CopiedBatch, CopiedEnd
     from kafkalog.streaming.commit.query_checkpoint import QueryCheckpoint
-    from kafkalog.streaming.commit.riders import Rider
     from kafkalog.streaming.commit.staging.staged_run import StagedRun
+    from kafkalog.streaming.log.append.appender import AppendPlan
+    from kafkalog.streaming.store.appender_cache import AppendersOfSet
     from kafkalog.streaming.store.identity import BatchIdentity
-    from kafkalog.streaming.store.kept_appenders import AppendersOfSet
     from kafkalog.streaming.store.log_set import LogSet
     from kafkalog.streaming.store.session import Condition
     from kafkalog.streaming.store.topics import Topic
 
-__all__ = ["Committer", "Outcome"]
+
+__all__ = [
+    "Begun",
+    "Committer",
+    "Outcome",
+    "apply",
+    "made_partitions",
+    "tell_ends",
+    "tell_newcomer",
+    "written_end",
+]
+
+
+# ----------------------------------------------------------------------------------------------
+# A query whose checkpoint was deleted looks like a new one, and writes its rows once more.
+#
+# Without a ``transactional.id`` the two cannot be distinguished: the query's id is made with its
+# checkpoint. So a warning is given when a query begins in a topic that another one wrote last.
+
 
 _LOGGER: Final = logging.getLogger("kafkalog.sink")
+
+_SHOWN: Final = 20
+
+
+def tell_newcomer(identity: BatchIdentity, before: CommitState, topics: Iterable[Topic]) -> None:
+    """Say that a query, new by the state ``before``, begins where another one wrote last."""
+    if not identity.is_query or identity.writer in before.writers:
+        return
+    others = {}
+    for topic in topics:
+        known = before.topics.get(topic.key)
+        if known is not None and known.last_query is not None:
+            others[topic.name] = known.last_query
+    if others:
+        shown = [f"{topic} ({query})" for topic, query in sorted(others.items())]
+        _LOGGER.warning(
+            "%s is the first of its query, and went to topics that another query wrote last: %s. "
+            "If it is the same query after its checkpoint was deleted or moved, its rows are there "
+            "twice from now on: stop it. A query with an option transactional.id is refused then",
+            identity,
+            ", ".join(shown[:_SHOWN]) + (", …" if len(shown) > _SHOWN else ""),
+        )
+
+
+# ----------------------------------------------------------------------------------------------
+# What a commit came to, also where the thread that made it was left behind amid it.
+
+
+_TRIES: Final = 3
+"""How often a batch of several nodes is begun: a mount that comes and goes may be in its way."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a commit came to: whether it appended, and the ends of the partitions it wrote."""
+
+    appended: bool
+    sequence: int
+    end_offsets: dict[TopicPartition, int]
+
+    @classmethod
+    def of(cls, state: CommitState, appends: Sequence[PartitionAppend]) -> Outcome:
+        """Return what it comes to if ``state`` is published."""
+        ends = {each.plan.topic_partition: each.plan.end_offset for each in appends}
+        return cls(True, state.sequence, ends)
+
+
+class Begun:
+    """What a commit of several nodes has begun, should a node stall and it begin again.
+
+    Nobody else can commit in between: the locks of the other nodes pass on. So the newest state
+    tells whether what had begun was published.
+    """
+
+    def __init__(self) -> None:
+        self._stamp: CommitStamp | None = None
+        self._outcome: Outcome | None = None
+
+    def note(self, state: CommitState, appends: Sequence[PartitionAppend]) -> None:
+        """Note what is about to be published."""
+        self._stamp, self._outcome = state.stamp, Outcome.of(state, appends)
+
+    def published(self, log_set: LogSet) -> Outcome | None:
+        """Return the outcome of what had begun, if it was published; else it was taken back."""
+        stamp, self._stamp = self._stamp, None
+        return self._outcome if stamp is not None and stamp == log_set.state.stamp else None
+
+    def until_done(self, plan: CommitPlan, commit: Callable[[], Outcome]) -> Outcome:
+        """Do ``commit``; of several nodes again without one that stalls, or that has vanished.
+
+        Raises:
+            CommitError: whether it was published is not known, since too few nodes are left.
+            OSError, KafkaLogError: as ``commit``.
+        """
+        if not plan.has_nodes:
+            return commit()
+
+        def once() -> Outcome:
+            before = self._stamp
+            try:
+                return commit()
+            except (OSError, KafkaLogError):
+                if self._stamp is not before:
+                    self._stamp = None  # who fails by himself has seen to what he began
+                raise
+
+        def go_on() -> Outcome:
+            return outlast(once, plan.directories, plan.policy.lag_ms)
+
+        try:
+            for _ in range(_TRIES - 1):
+                with suppress(OSError, LogDirectoryError, UnknownTopicOrPartitionError):
+                    return go_on()
+            return go_on()
+        except (OSError, KafkaLogError) as error:
+            if self._stamp is None:
+                raise
+            raise CommitError(
+                f"whether commit {self._stamp.sequence} will be published is not known: a node "
+                f"stalled amid it, and the others cannot tell ({error}). A query, and a write with "
+                "an id of its own, finds that out itself when it runs again"
+            ) from error
+
+
+# ----------------------------------------------------------------------------------------------
+# The bytes of a commit: appended, and made durable where that is asked for.
+
+
+def apply(
+    directories: Sequence[Path], appends: Sequence[PartitionAppend], replication: Replication
+) -> None:
+    """Do what is planned; staged runs count in ``directories``.
+
+    Of several nodes one after the other is written to. One on which a call fails is out.
+
+    Raises:
+        OSError: a call failed on the only node.
+        NotEnoughReplicasError: too few nodes are left.
+        CommitError: a staged file of the only node is gone, or its bytes are not what the task
+            wrote.
+    """
+    with closing(StagedFiles(directories)) as files:
+        for of_node in replication.by_node(appends):
+            with replication.apart(of_node):
+                _apply(files, of_node)
+
+
+def _apply(files: StagedFiles, appends: Sequence[PartitionAppend]) -> None:
+    _append_all(files, appends)
+    for_each(PartitionAppend.sync, [each for each in appends if each.makes_or_seals])
+    for folder in _parents_of_new(appends):
+        fsync_directory(folder)
+    sync_up_to(
+        each.held_before for each in appends if each.is_durable and not each.plan.creates_directory
+    )
+
+
+def _append_all(files: StagedFiles, appends: Sequence[PartitionAppend]) -> None:
+    long = [each for each in appends if each.is_long]
+    for_each(lambda each: each.apply(files, sync_and_close if each.is_durable else os.close), long)
+    with FileSyncer() as syncer:
+        for each in appends:
+            if not each.is_long:
+                check_interrupt()
+                each.apply(files, syncer.add if each.is_durable else os.close)
+
+
+def _parents_of_new(appends: Iterable[PartitionAppend]) -> list[Path]:
+    return sorted({each.plan.directory.parent for each in appends if each.plan.creates_directory})
+
+
+def tell_ends(
+    appends: Sequence[PartitionAppend], replication: Replication, *, durable: bool
+) -> None:
+    """Write the new ends of partitions into Kafka's checkpoint files, once they are published."""
+    for of_node in replication.by_node(appends):
+        with replication.apart(of_node):
+            write_ends([written_end(each.plan) for each in of_node], durable=durable)
+
+
+def written_end(plan: AppendPlan) -> WrittenEnd:
+    """Return the end of a partition after its append."""
+    log_dir = plan.directory.parent
+    return WrittenEnd(log_dir, plan.topic_partition, plan.end_offset)
+
+
+def made_partitions(appends: Sequence[PartitionAppend]) -> set[TopicPartition]:
+    """Return the partitions whose folders are made."""
+    return {each.plan.topic_partition for each in appends if each.plan.creates_directory}
+
+
+# ----------------------------------------------------------------------------------------------
 
 
 class Committer:

@@ -15,32 +15,36 @@ from kafkalog.checkpoints.topic_ids import is_changed_id
 from kafkalog.errors import CommitError, LogDirectoryError, RowError
 from kafkalog.model import TopicPartition, partition_directory_name
 from kafkalog.streaming.commit.append import PartitionAppend
-from kafkalog.streaming.commit.copied_ends import StagedEnds, check_there
-from kafkalog.streaming.commit.foreign_log import ForeignLog
-from kafkalog.streaming.commit.kept_offsets import check_room, in_offset_order
-from kafkalog.streaming.commit.riders import Riders
-from kafkalog.streaming.commit.staging.late_encoding import LateEncoding, must_wait
+from kafkalog.streaming.commit.attached_records import Riders
+from kafkalog.streaming.commit.preserved_offsets import (
+    StagedEnds,
+    check_room,
+    check_there,
+    in_offset_order,
+)
+from kafkalog.streaming.commit.staging.message_source import LateEncoding, must_wait
 from kafkalog.streaming.commit.staging.staged_source import StagedFiles
+from kafkalog.streaming.commit.tail_recovery import ForeignLog
 from kafkalog.streaming.log.log_dir import LogDirs, choose_directory
+from kafkalog.streaming.store.appender_cache import KeptAppenders
 from kafkalog.streaming.store.ends.broker_marks import BrokerMarks
-from kafkalog.streaming.store.kept_appenders import KeptAppenders
-from kafkalog.streaming.store.lost_partitions import lost_partitions, lost_text
-from kafkalog.streaming.store.stale_lines import check_log_start
+from kafkalog.streaming.store.recovery.lost_partitions import lost_partitions, lost_text
+from kafkalog.streaming.store.recovery.unsynced import advice
+from kafkalog.streaming.store.stale_entries import check_log_start
 from kafkalog.streaming.store.topics import Topic, TopicCatalog, warn_of_partitions
-from kafkalog.streaming.store.unsynced import advice
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from kafkalog.streaming.commit.attached_records import Rider
     from kafkalog.streaming.commit.commit_plan import CommitPlan
-    from kafkalog.streaming.commit.copied_ends import CopiedEnd
+    from kafkalog.streaming.commit.preserved_offsets import CopiedEnd
     from kafkalog.streaming.commit.replication import Replication
-    from kafkalog.streaming.commit.riders import Rider
     from kafkalog.streaming.commit.staging.staged_run import StagedRun
     from kafkalog.streaming.log.append.appender import PartitionAppender
     from kafkalog.streaming.log.log_dir import PartitionDirectory
-    from kafkalog.streaming.store.kept_appenders import AppendersOfSet
+    from kafkalog.streaming.store.appender_cache import AppendersOfSet
     from kafkalog.streaming.store.log_set import LogSet
 
 __all__ = ["plan_appends", "plan_partitions"]

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from kafkalog.checkpoints.query_offsets import query_offsets
 from kafkalog.errors import CheckpointError, KafkaLogError
-from kafkalog.files.local_paths import split_paths
+from kafkalog.files.paths import split_paths
 from kafkalog.files.regular import fsync_directory, open_regular, read_regular, sync
 from kafkalog.model import TopicPartition
 

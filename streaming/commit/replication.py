@@ -26,18 +26,17 @@ from kafkalog.errors import (
     UnknownTopicOrPartitionError,
 )
 from kafkalog.model import TopicPartition, partition_directory_name
-from kafkalog.streaming.commit.agreement import agree
 from kafkalog.streaming.commit.append import PartitionAppend
-from kafkalog.streaming.commit.foreign_log import ForeignLog
 from kafkalog.streaming.commit.staging.on_nodes import StagedTogether, StagingOnNodes
 from kafkalog.streaming.commit.staging.staged_files import StagingArea
-from kafkalog.streaming.log.config import LogConfig
+from kafkalog.streaming.commit.tail_recovery import ForeignLog
 from kafkalog.streaming.log.log_dir import LogDirs, choose_directory, partitions_by_node
+from kafkalog.streaming.options.topic_settings import LogConfig
 from kafkalog.streaming.store.ends.broker_marks import BrokerMarks
-from kafkalog.streaming.store.lost_partitions import OFFLINE_REMEDY
+from kafkalog.streaming.store.recovery.lost_partitions import OFFLINE_REMEDY
 from kafkalog.streaming.store.replicas.election import shrunk
 from kafkalog.streaming.store.replicas.placement import data_nodes, place_new
-from kafkalog.streaming.store.replicas.several_nodes import SeveralNodes
+from kafkalog.streaming.store.replicas.quorum import SeveralNodes
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -50,13 +49,42 @@ if TYPE_CHECKING:
     from kafkalog.streaming.commit.staging.staged_files import Staging
     from kafkalog.streaming.commit.staging.staged_run import StagedRun
     from kafkalog.streaming.commit.staging.staged_source import StagedFiles
-    from kafkalog.streaming.log.append.appender import PartitionAppender
+    from kafkalog.streaming.log.append.appender import AppendPlan, PartitionAppender
     from kafkalog.streaming.log.log_dir import PartitionDirectory
-    from kafkalog.streaming.store.kept_appenders import AppendersOfSet
+    from kafkalog.streaming.store.appender_cache import AppendersOfSet
     from kafkalog.streaming.store.log_set import LogSet
     from kafkalog.streaming.store.topics import Topic
 
-__all__ = ["Replication"]
+
+__all__ = ["Replication", "agree"]
+
+
+# ----------------------------------------------------------------------------------------------
+# Whether replicas come to the same bytes by an append, as far as its plans tell.
+
+
+def agree(one: AppendPlan, other: AppendPlan) -> bool:
+    """Whether two replicas come to the same segments, positions, rolls and index entries.
+
+    An index that has lost entries with the power gets them again: so one may get more of them.
+    """
+    return _shape(one) == _shape(other) and all(
+        a.index_entries.endswith(b.index_entries) or b.index_entries.endswith(a.index_entries)
+        for a, b in zip(one.segments, other.segments, strict=True)
+    )
+
+
+def _shape(plan: AppendPlan) -> list[tuple[object, ...]]:
+    return [
+        (
+            *(s.base_offset, s.creates, s.seals, s.position, s.size, s.adopts),
+            s.index_position + len(s.index_entries),
+        )
+        for s in plan.segments
+    ]
+
+
+# ----------------------------------------------------------------------------------------------
 
 _LOGGER: Final = logging.getLogger("kafkalog.sink")
 

@@ -25,23 +25,23 @@ from kafkalog.errors import (
     UnknownTopicOrPartitionError,
 )
 from kafkalog.files.closing import Closing
-from kafkalog.files.shield import Interrupted, shielded, shielded_step
+from kafkalog.files.deferred_signals import Interrupted, shielded, shielded_step
 from kafkalog.files.system import system
 from kafkalog.model import TopicPartition, validate_topic_name
-from kafkalog.streaming.arguments import (
+from kafkalog.streaming.consumer.consumer_options import check_callbacks, parse_options
+from kafkalog.streaming.consumer.cursors import Cursors
+from kafkalog.streaming.consumer.fetching import Fetched, Fetcher
+from kafkalog.streaming.consumer.joined import Joined, check_strategy, refusing
+from kafkalog.streaming.groups.group_commits import GroupCommits
+from kafkalog.streaming.groups.liveness import LOOK_S
+from kafkalog.streaming.options.bridge import crosses_border
+from kafkalog.streaming.source.arguments import (
     group_name,
     partition_pair,
     seconds,
     several,
     topic_names,
 )
-from kafkalog.streaming.border import crosses_border
-from kafkalog.streaming.consumer.consumer_options import check_callbacks, parse_options
-from kafkalog.streaming.consumer.cursors import Cursors
-from kafkalog.streaming.consumer.fetching import Fetched, Fetcher
-from kafkalog.streaming.consumer.joined import Joined, check_strategy, refusing
-from kafkalog.streaming.groups.group_commits import GroupCommits
-from kafkalog.streaming.groups.watch import LOOK_S
 from kafkalog.streaming.store.session import ensure_set, existing
 
 if TYPE_CHECKING:
@@ -51,10 +51,10 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from kafkalog.streaming.arguments import OptionValues, Paths
-    from kafkalog.streaming.commit.riders import Rider
+    from kafkalog.streaming.commit.attached_records import Rider
     from kafkalog.streaming.groups.group_commits import Move
     from kafkalog.streaming.groups.group_log import GroupState
+    from kafkalog.streaming.source.arguments import OptionValues, Paths
     from kafkalog.streaming.store.session import Condition
 
     Callback: TypeAlias = Callable[[list[TopicPartition]], object]

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from kafkalog.errors import OptionError
-from kafkalog.streaming.arguments import joined, texts, topic_names
-from kafkalog.streaming.client_options import instead_of
-from kafkalog.streaming.option_kinds import (
+from kafkalog.streaming.options.client import instead_of
+from kafkalog.streaming.options.declaring import Options, Rules, option, options_of, warn_ignored
+from kafkalog.streaming.options.kinds import (
     BOOLEAN,
     DURATION_MS,
     PATHS,
@@ -17,15 +17,15 @@ from kafkalog.streaming.option_kinds import (
     choice,
     duration_ms,
 )
-from kafkalog.streaming.options import Options, Rules, option, options_of, warn_ignored
+from kafkalog.streaming.source.arguments import joined, texts, topic_names
 from kafkalog.streaming.source.read_options import ReadOptions
 from kafkalog.streaming.store.policy import SetPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from kafkalog.streaming.arguments import OptionValues, Paths
-    from kafkalog.streaming.options import Option
+    from kafkalog.streaming.options.declaring import Option
+    from kafkalog.streaming.source.arguments import OptionValues, Paths
 
 __all__ = ["ConsumerOptions", "check_callbacks", "options_of_source", "parse_options"]
 

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from kafkalog.errors import DataLossError, OffsetOutOfRangeError, UnknownTopicOrPartitionError
-from kafkalog.files.shield import pause
-from kafkalog.streaming.schema import RowSchema
-from kafkalog.streaming.source.followed_logs import FollowedLogs
+from kafkalog.files.deferred_signals import pause
+from kafkalog.streaming.source.end_offsets import FollowedLogs
 from kafkalog.streaming.source.loss import LossPolicy
-from kafkalog.streaming.source.plan.planner import plan_splits, readable_ranges
+from kafkalog.streaming.source.planner import plan_splits, readable_ranges
 from kafkalog.streaming.source.position_validation import PositionValidator
 from kafkalog.streaming.source.reading import read_split
+from kafkalog.streaming.source.schema import RowSchema
 from kafkalog.streaming.source.subscription import Subscription
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from kafkalog.model import TopicPartition
     from kafkalog.streaming.log.history import Divergence, LastBatch
-    from kafkalog.streaming.source.plan.planner import LogSplit
+    from kafkalog.streaming.source.planner import LogSplit
     from kafkalog.streaming.source.read_options import ReadOptions
 
 __all__ = ["Fetched", "Fetcher"]

@@ -1,4 +1,4 @@
-"""A member that has joined: its membership, and the thread that says that it lives."""
+"""A member that has joined: where it begins, and the thread that sends its heartbeats."""
 
 from __future__ import annotations
 
@@ -6,15 +6,26 @@ import functools
 import logging
 from typing import TYPE_CHECKING, Final
 
-from kafkalog.errors import FencedMemberError, KafkaLogError, OptionError
+from kafkalog.errors import (
+    FencedMemberError,
+    KafkaLogError,
+    OptionError,
+    UnknownTopicOrPartitionError,
+)
+from kafkalog.files.deferred_signals import start_thread_if_possible
 from kafkalog.files.system import system
 from kafkalog.model import listed
-from kafkalog.streaming.consumer.beginnings import beginnings
 from kafkalog.streaming.groups.group_record import MemberSettings
-from kafkalog.streaming.groups.heartbeat import Heartbeat
+from kafkalog.streaming.groups.liveness import LOOK_S
 from kafkalog.streaming.groups.membership import Membership
+from kafkalog.streaming.source.end_offsets import FollowedLogs
+from kafkalog.streaming.source.offsets import LATEST
+from kafkalog.streaming.source.start import resolve_start, starting_bound
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kafkalog.model import TopicPartition
     from kafkalog.streaming.consumer.consumer_options import ConsumerOptions
     from kafkalog.streaming.groups.group_commits import GroupCommits
     from kafkalog.streaming.groups.group_record import GroupRecord
@@ -22,9 +33,106 @@ if TYPE_CHECKING:
     from kafkalog.streaming.store.log_set import LogSet
     from kafkalog.streaming.store.session import Condition
 
-__all__ = ["Joined", "check_strategy", "refusing"]
+
+__all__ = ["Heartbeat", "Joined", "beginnings", "check_strategy", "refusing"]
+
+
+# ----------------------------------------------------------------------------------------------
+# The thread that says that a member lives, while its owner works on what it has read.
+#
+# Ten times a second it looks; it writes when a heartbeat is due. It watches the others, too, so
+# that somebody knows who was lost when the owner asks. It takes no lock of the group or the set,
+# and decides nothing.
+#
+# An owner that has not asked for more for ``max.poll.interval.ms`` is taken for stuck. Then a
+# member leaves; one with a ``group.instance.id`` only falls silent, as Kafka's.
+
 
 _LOGGER: Final = logging.getLogger("kafkalog.groups")
+
+
+class Heartbeat:
+    """One thread for one member, from :meth:`start` to :meth:`stop`."""
+
+    def __init__(self, member: Membership, *, max_poll_interval_ms: int, is_static: bool) -> None:
+        self._member = member
+        self._longest_s = max_poll_interval_ms / 1000
+        self._is_static = is_static
+        self._polled_s = system.monotonic()
+        self._is_stopped = False
+        self.is_overdue = False
+        """Whether the owner was taken for stuck: the member is lost."""
+
+    def start(self) -> None:
+        """Begin. Where no thread can be started, the owner's own rounds have to do."""
+        self.polled()
+        start_thread_if_possible(self._run)
+
+    def polled(self) -> None:
+        """Take note that the owner asks for more."""
+        self._polled_s = system.monotonic()
+
+    def stop(self) -> None:
+        """Let the thread end at its next look."""
+        self._is_stopped = True
+
+    def look(self) -> bool:
+        """Do what is due; return whether there is anything left to do."""
+        if self._is_stopped:
+            return False
+        try:
+            if system.monotonic() - self._polled_s > self._longest_s:
+                self.is_overdue = True
+                if not self._is_static:
+                    self._member.vanish()
+                return False
+            self._member.beat()
+        except FencedMemberError:
+            return False  # its owner finds out
+        except (KafkaLogError, OSError) as error:
+            _LOGGER.debug("a member cannot look at its group: %s", error, exc_info=error)
+        return True
+
+    def _run(self) -> None:
+        while self.look():
+            system.sleep(LOOK_S)
+
+
+# ----------------------------------------------------------------------------------------------
+# Where a group begins in partitions in which it has no position yet.
+
+
+def beginnings(
+    options: ReadOptions, first: Sequence[TopicPartition], late: Sequence[TopicPartition]
+) -> dict[TopicPartition, int]:
+    """Return the offsets that a group begins at.
+
+    Args:
+        options: of the member that decides; they say where ``first`` begin.
+        first: partitions of topics that are new to the group.
+        late: partitions that a topic of the group has got since. They begin at their log start.
+
+    Raises:
+        UnknownTopicOrPartitionError: one is not there any more.
+        OptionError: one has no record with the timestamp to start at.
+    """
+    wanted = {*first, *late}
+    logs = FollowedLogs.of(options, wanted.__contains__)
+    ends = logs.look()
+    missing = sorted(wanted - ends.keys())
+    if missing:
+        raise UnknownTopicOrPartitionError(
+            f"{', '.join(map(str, missing))} cannot be assigned: it is gone from "
+            f"{', '.join(map(str, options.paths))} since the group looked"
+        )
+    bound = starting_bound(options, default=LATEST)
+    strategy = options.starting_timestamp_strategy
+    found = resolve_start(bound, {key: ends[key] for key in first}, logs, when_none=strategy)
+    return {**found, **{key: logs.log_start(key) for key in late}}
+
+
+# ----------------------------------------------------------------------------------------------
+# A member that has joined: its membership, and the thread that says that it lives.
 
 
 def check_strategy(member: Membership, wanted: str, record: GroupRecord) -> None:

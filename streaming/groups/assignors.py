@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kafkalog.errors import OptionError
 from kafkalog.model import TopicPartition
-from kafkalog.streaming.groups.claims import Claims
 from kafkalog.streaming.groups.sticky import assign_sticky
 from kafkalog.streaming.groups.subscriptions import (
+    Claims,
     java_order,
     parse_members,
     parse_topics,

@@ -14,7 +14,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Self
 
-from kafkalog.streaming.store.group_files import GROUP_LOCK_PREFIX, INSTANCE_LOCK_PREFIX
+from kafkalog.streaming.groups.member_files import GROUP_LOCK_PREFIX, INSTANCE_LOCK_PREFIX
 from kafkalog.streaming.store.identity import staging_hash
 from kafkalog.streaming.store.locks import DirectoryLocks
 

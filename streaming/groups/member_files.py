@@ -40,20 +40,48 @@ from kafkalog.streaming.groups.assignors import STRATEGIES
 from kafkalog.streaming.groups.group_record import MemberSettings
 from kafkalog.streaming.groups.rebalance import Presence
 from kafkalog.streaming.groups.subscriptions import NO_GENERATION
-from kafkalog.streaming.store.group_files import MEMBER_PREFIX
 from kafkalog.streaming.store.identity import staging_hash
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+
 __all__ = [
+    "EXPIRY_NOTE",
+    "GROUP_LOCK_PREFIX",
+    "INSTANCE_LOCK_PREFIX",
+    "MEMBER_PREFIX",
+    "PLAN_PREFIX",
     "MemberFile",
     "MemberFolder",
     "Sign",
     "remove_member",
     "sign_name",
 ]
+
+
+# ----------------------------------------------------------------------------------------------
+# How the files of consumer groups are called that lie in log directories, beside partitions.
+
+
+MEMBER_PREFIX: Final = ".kafkalog.group."
+"""Of a member's file."""
+
+GROUP_LOCK_PREFIX: Final = ".kafkalog.grouplock."
+"""Of a group's lock. No member's file begins like that: they are opened without a mutex."""
+
+INSTANCE_LOCK_PREFIX: Final = ".kafkalog.groupinstance."
+"""Of the lock of a query's name. Likewise."""
+
+EXPIRY_NOTE: Final = ".kafkalog.groupexpiry"
+"""Of groups that have expired by one look at the clock."""
+
+PLAN_PREFIX: Final = ".kafkalog.groupplan."
+"""Of what a query of a group reads in its present micro-batch."""
+
+
+# ----------------------------------------------------------------------------------------------
 
 _COUNTER: Final = struct.Struct(">q")
 _HEAD: Final = struct.Struct(">qII")

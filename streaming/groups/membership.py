@@ -21,13 +21,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from kafkalog.errors import FencedMemberError
-from kafkalog.files.shield import pause, shielded_part
+from kafkalog.files.deferred_signals import pause, shielded_part
 from kafkalog.files.system import system
 from kafkalog.streaming.groups.group_lock import GroupLock
+from kafkalog.streaming.groups.liveness import LOOK_S, Watch
 from kafkalog.streaming.groups.member_files import MemberFile, MemberFolder, remove_member
 from kafkalog.streaming.groups.rebalance import Presence, next_record
 from kafkalog.streaming.groups.subscriptions import NO_GENERATION
-from kafkalog.streaming.groups.watch import LOOK_S, Watch
 from kafkalog.streaming.store.locks import check_no_broker, seems_held_by_broker
 
 if TYPE_CHECKING:

@@ -25,8 +25,7 @@ from kafkalog.streaming.groups.subscriptions import java_order
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from kafkalog.streaming.groups.claims import Claims
-    from kafkalog.streaming.groups.subscriptions import Assignment, Subscription
+    from kafkalog.streaming.groups.subscriptions import Assignment, Claims, Subscription
 
 __all__ = ["assign_sticky"]
 

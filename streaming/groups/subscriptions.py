@@ -17,6 +17,7 @@ from kafkalog.model import TopicPartition
 __all__ = [
     "NO_GENERATION",
     "Assignment",
+    "Claims",
     "Subscription",
     "java_order",
     "parse_members",
@@ -142,3 +143,46 @@ def _listed(given: object, member: str) -> list[Any]:
     if isinstance(given, str) or not isinstance(given, Iterable):
         raise OptionError(f"member {member!r} has {given!r}, expected a list")
     return list(given)
+
+
+# ----------------------------------------------------------------------------------------------
+# Which member owned a partition before a rebalance, where several may say that they did.
+#
+# Example: A says that it owned ``t-0`` in generation 7, B that it did in generation 5. A did: B
+# was away for a while. If both name generation 7, one of them is wrong, and nothing tells which.
+# Then neither keeps the partition.
+
+
+@dataclass(frozen=True, slots=True)
+class Claims:
+    """The claims of all members.
+
+    Attributes:
+        owner: whose a partition was; of those that exist.
+        claimants: everybody who claims a partition.
+    """
+
+    owner: dict[TopicPartition, str]
+    claimants: dict[TopicPartition, list[str]]
+
+    @classmethod
+    def of(cls, topics: Mapping[str, int], members: Mapping[str, Subscription]) -> Claims:
+        """Compare what the members say."""
+        claimants: dict[TopicPartition, list[str]] = {}
+        for member, subscription in members.items():
+            for partition in dict.fromkeys(subscription.owned):
+                claimants.setdefault(partition, []).append(member)
+        owner = {}
+        for partition, names in claimants.items():
+            if not 0 <= partition.partition < topics.get(partition.topic, 0):
+                continue
+            newest, *older = sorted(names, key=lambda name: -members[name].generation)
+            if not older or members[newest].generation > members[older[0]].generation:
+                owner[partition] = newest
+        return cls(owner, claimants)
+
+    def is_held_by_other(self, partition: TopicPartition, member: str) -> bool:
+        """Whether somebody else has to give the partition up before ``member`` gets it."""
+        if self.owner.get(partition) == member:
+            return False
+        return any(name != member for name in self.claimants.get(partition, ()))

@@ -24,19 +24,19 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from kafkalog.errors import DataLossError, FencedMemberError
-from kafkalog.files.shield import pause
-from kafkalog.streaming.consumer.beginnings import beginnings
+from kafkalog.files.deferred_signals import pause
+from kafkalog.streaming.consumer.joined import beginnings
 from kafkalog.streaming.joining.member_options import instance_of, member_options
 from kafkalog.streaming.joining.query_member import QueryMember
-from kafkalog.streaming.source.bounds.batch_limits import BatchLimits
-from kafkalog.streaming.source.followed_logs import FollowedLogs
+from kafkalog.streaming.source.admission import BatchLimits
+from kafkalog.streaming.source.completeness import WholeLook
+from kafkalog.streaming.source.end_offsets import FollowedLogs
 from kafkalog.streaming.source.loss import LossPolicy
 from kafkalog.streaming.source.offsets import to_json
 from kafkalog.streaming.source.pacing import IdlePacer
-from kafkalog.streaming.source.plan.planner import LogSplit, plan_splits, readable_ranges
+from kafkalog.streaming.source.planner import LogSplit, plan_splits, readable_ranges
 from kafkalog.streaming.source.position_validation import PositionValidator
 from kafkalog.streaming.source.subscription import Subscription
-from kafkalog.streaming.source.whole_look import WholeLook
 from kafkalog.streaming.store.session import ensure_set, existing
 
 if TYPE_CHECKING:

@@ -16,17 +16,17 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from kafkalog.errors import FencedMemberError, KafkaLogError, LockTimeoutError, OptionError
-from kafkalog.files.shield import pause, start_thread_if_possible
+from kafkalog.files.deferred_signals import pause, start_thread_if_possible
 from kafkalog.files.system import system
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.consumer.joined import check_strategy
 from kafkalog.streaming.groups.group_commits import GroupCommits, Move
 from kafkalog.streaming.groups.group_lock import InstanceLock
 from kafkalog.streaming.groups.group_record import MemberSettings
+from kafkalog.streaming.groups.liveness import LOOK_S
 from kafkalog.streaming.groups.member_files import MemberFolder, sign_name
 from kafkalog.streaming.groups.membership import Membership
-from kafkalog.streaming.groups.plan_files import Plan, load_plan, save_plan
-from kafkalog.streaming.groups.watch import LOOK_S
+from kafkalog.streaming.groups.planned_commit import Plan, load_plan, save_plan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

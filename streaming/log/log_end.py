@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from kafkalog.checkpoints.broker import LOG_START_OFFSET
 from kafkalog.errors import CorruptRecordError
 from kafkalog.streaming.log.segment import CHUNK_BYTES, Chunk
 from kafkalog.streaming.records.batch import invalid_checksums
@@ -11,8 +12,10 @@ from kafkalog.streaming.records.batch import invalid_checksums
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
 
+    from kafkalog.streaming.log.log_dir import PartitionDirectory
     from kafkalog.streaming.log.segment import LogSegment
     from kafkalog.streaming.records.batch import BatchTable
+
 
 __all__ = [
     "MAX_SEGMENT_BYTES",
@@ -21,9 +24,27 @@ __all__ = [
     "ends_in_zeros",
     "find_valid_end",
     "is_followed",
+    "log_start_text",
     "pass_damage",
     "valid_chunks",
 ]
+
+
+# ----------------------------------------------------------------------------------------------
+# What to say of a log whose checkpointed start lies above its end.
+
+
+def log_start_text(where: PartitionDirectory, start: int, end: int) -> str:
+    """Say what is wrong, and what to do."""
+    return (
+        f"{where.log_dir / LOG_START_OFFSET}: {where.topic_partition} starts at offset {start} "
+        f"there, but its log ends at offset {end}: its records would be hidden, and a broker that "
+        "starts would delete them. If the line is about an earlier topic of that name, run "
+        "`kafkalog recover --reset-log-start`; if the log has lost its end, restore it"
+    )
+
+
+# ----------------------------------------------------------------------------------------------
 
 
 MAX_SEGMENT_BYTES: Final = 2**31 - 1

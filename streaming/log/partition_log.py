@@ -12,13 +12,9 @@ import numpy as np
 
 from kafkalog.errors import OffsetOutOfRangeError
 from kafkalog.files.closing import Closing
+from kafkalog.files.remote_path import RemotePath
 from kafkalog.model import MAX_OFFSET
-from kafkalog.streaming.log.log_end import (
-    ends_in_zeros,
-    find_valid_end,
-    is_followed,
-    pass_damage,
-)
+from kafkalog.streaming.log.log_end import ends_in_zeros, find_valid_end, is_followed, pass_damage
 from kafkalog.streaming.log.read.salvage import Salvage
 from kafkalog.streaming.log.read.slice_reader import read_slice
 from kafkalog.streaming.log.read.slices import SegmentSlice, slice_segment, split_slice
@@ -41,7 +37,8 @@ if TYPE_CHECKING:
     from kafkalog.streaming.log.index.time import TimestampOffset
     from kafkalog.streaming.log.read.slice_reader import Decoder
 
-__all__ = ["LogEnd", "PartitionLog"]
+
+__all__ = ["LogEnd", "PartitionLog", "identity_of"]
 
 _T = TypeVar("_T")
 
@@ -372,3 +369,24 @@ def _read_some(
     table = scan.table
     table = table[: int(np.searchsorted(table.last_offset, end - 1)) + 1]
     return Chunk(data[: int(table.size.sum())], table, position)
+
+
+# ----------------------------------------------------------------------------------------------
+# What tells a log from one that was compacted since: it may lack what took keys away.
+
+
+def identity_of(log: PartitionLog) -> tuple[object, ...]:
+    """Return another value once the log was compacted. Of a log in a store it is always the same.
+
+    A cleaner replaces the segments from the first one on, but for the active one. So who goes on
+    with what was read before begins anew where the value is another one.
+    """
+    if isinstance(log.directory, RemotePath):
+        return ()
+    return retrying(lambda: _stamp(log), log.refresh)
+
+
+def _stamp(log: PartitionLog) -> tuple[object, ...]:
+    found = [log.directory.stat(), *(each.path.stat() for each in log.segments[:1])]
+    changed_ns = found[-1].st_ctime_ns if len(log.segments) > 1 else 0
+    return *((each.st_dev, each.st_ino) for each in found), changed_ns

@@ -10,7 +10,7 @@ from kafkalog.checkpoints.commit_state import topic_key
 from kafkalog.checkpoints.replica_state import NO_LEADER
 from kafkalog.errors import CheckpointError, LogDirectoryError
 from kafkalog.files.regular import open_regular
-from kafkalog.files.stalling import at
+from kafkalog.files.timeouts import at
 from kafkalog.files.watch import stamp_from
 from kafkalog.model import TopicPartition
 

@@ -25,8 +25,7 @@ from kafkalog.files.regular import (
     open_regular,
     sync,
 )
-from kafkalog.streaming.log.append.index_rebuild import build_indexes
-from kafkalog.streaming.log.append.recovery import remove_segment
+from kafkalog.streaming.log.append.recovery import build_indexes, remove_segment
 from kafkalog.streaming.log.files import (
     CLEANED,
     SNAPSHOT,
@@ -37,7 +36,7 @@ from kafkalog.streaming.log.index.txn import TXN_ENTRY, AbortedTransaction, TxnI
 from kafkalog.streaming.log.log_end import ValidBatches
 from kafkalog.streaming.log.producer_state import list_snapshots
 from kafkalog.streaming.log.segment import LogSegment
-from kafkalog.streaming.log.segment_files import CLEANED_KINDS, list_base_offsets
+from kafkalog.streaming.log.segments import CLEANED_KINDS, list_base_offsets
 from kafkalog.streaming.log.swap import replace_segments
 
 if TYPE_CHECKING:

@@ -1,29 +1,10 @@
-"""Put new segments in the place of others as Kafka's cleaner does, and end a swap that was cut off.
-
-====  =====================================================================================
-step
-====  =====================================================================================
-1     all files of the new segments are in the folder, as ``.cleaned``
-2     they are renamed to ``.swap``, the highest segment first
-3     the old segments are renamed to ``.deleted``, the lowest first
-4     the ``.swap`` files get their final names
-====  =====================================================================================
-
-Up to the last rename of step 2 the old segments count, after it the new ones: for readers, for a
-broker that starts, and for :func:`finish_swap`.
-
-A loss of power may keep either half of a rename that no fsync of the folder has covered. So the log
-of a segment becomes ``.swap`` durably while its indexes are ``.cleaned``, which makes it void; and
-it gets its final name as a second one (``link``), if the file system can do that.
-
-Source: Kafka ``LocalLog.replaceSegments``, ``LogLoader.load``.
-"""
+"""Replace segments of a log: files that are retired, and swaps that may be cut off."""
 
 from __future__ import annotations
 
 import os
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kafkalog.files.copies import try_to_link
 from kafkalog.files.regular import fsync_directory
@@ -32,20 +13,118 @@ from kafkalog.streaming.log.files import (
     CLEANED,
     DELETED,
     LOG,
+    OFFSET_INDEX,
     SNAPSHOT,
     SWAP,
+    TIME_INDEX,
+    TXN_INDEX,
     file_name,
     parse_base_offset,
 )
 from kafkalog.streaming.log.segment import LogSegment
-from kafkalog.streaming.log.segment_files import CLEANED_KINDS
-from kafkalog.streaming.log.segments import next_offset
+from kafkalog.streaming.log.segments import CLEANED_KINDS, next_offset
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
     from pathlib import Path
 
-__all__ = ["bring_in", "finish_swap", "replace_segments", "swap_is_unfinished"]
+
+__all__ = [
+    "Removed",
+    "bring_in",
+    "finish_swap",
+    "remove_retired",
+    "replace_segments",
+    "retire_below",
+    "swap_is_unfinished",
+]
+
+
+# ----------------------------------------------------------------------------------------------
+# Files of a partition that are dead: renamed to ``.deleted``, and unlinked some time after that.
+#
+# Whoever has listed or opened a segment meanwhile reads on. Kafka waits for
+# ``file.delete.delay.ms`` in the process that renamed them; nothing of ours waits. Files that a
+# killed process left go with any later round, by the time of their rename (``ctime``). A broker
+# unlinks all of them when it starts.
+#
+# Source: Kafka ``LogSegment.changeFileSuffixes``, ``LocalLog.deleteSegmentFiles``,
+# ``ProducerStateManager.removeAndMarkSnapshotForDeletion``.
+
+
+_KINDS: Final = (LOG, OFFSET_INDEX, TIME_INDEX, TXN_INDEX, SNAPSHOT)
+"""In the order in which those of one segment are renamed: without its log it is none."""
+
+
+class Removed(NamedTuple):
+    """How many files were unlinked, and the bytes that they had."""
+
+    files: int = 0
+    bytes: int = 0
+
+    def plus(self, more: Removed) -> Removed:
+        """Return the sums."""
+        return Removed(self.files + more.files, self.bytes + more.bytes)
+
+
+def retire_below(folder: Path, base_offset: int) -> None:
+    """Rename all files of segments below ``base_offset``, the oldest segment first.
+
+    So what is left is a whole log whenever this is cut off. Also takes indexes without a log, which
+    that leaves.
+    """
+    for _, _, name in sorted(_numbered_below(folder, base_offset)):
+        with suppress(FileNotFoundError):
+            (folder / name).replace(folder / (name + DELETED))
+
+
+def _numbered_below(folder: Path, base_offset: int) -> list[tuple[int, int, str]]:
+    return [
+        (base, rank, name)
+        for name in (path.name for path in folder.iterdir())
+        for rank, kind in enumerate(_KINDS)
+        if (base := parse_base_offset(name, kind)) is not None and base < base_offset
+    ]
+
+
+def remove_retired(folder: Path, renamed_before_ms: int) -> Removed:
+    """Unlink the files of a folder that were renamed before a time, in ms by the system's clock."""
+    files = size = 0
+    for path in [path for path in folder.iterdir() if _is_retired(path.name)]:
+        with suppress(FileNotFoundError):
+            found = path.lstat()
+            if found.st_ctime_ns < renamed_before_ms * 1_000_000:
+                path.unlink()
+                files, size = files + 1, size + found.st_size
+    return Removed(files, size)
+
+
+def _is_retired(name: str) -> bool:
+    stem = name.removesuffix(DELETED)
+    return stem != name and any(parse_base_offset(stem, kind) is not None for kind in _KINDS)
+
+
+# ----------------------------------------------------------------------------------------------
+# Put new segments in the place of others as Kafka's cleaner does, and end a swap that was cut
+# off.
+#
+# ====  =====================================================================================
+# step
+# ====  =====================================================================================
+# 1     all files of the new segments are in the folder, as ``.cleaned``
+# 2     they are renamed to ``.swap``, the highest segment first
+# 3     the old segments are renamed to ``.deleted``, the lowest first
+# 4     the ``.swap`` files get their final names
+# ====  =====================================================================================
+#
+# Up to the last rename of step 2 the old segments count, after it the new ones: for readers, for
+# a broker that starts, and for :func:`finish_swap`.
+#
+# A loss of power may keep either half of a rename that no fsync of the folder has covered. So the
+# log of a segment becomes ``.swap`` durably while its indexes are ``.cleaned``, which makes it
+# void; and it gets its final name as a second one (``link``), if the file system can do that.
+#
+# Source: Kafka ``LocalLog.replaceSegments``, ``LogLoader.load``.
 
 
 def bring_in(folder: Path, files: Iterable[Path]) -> None:

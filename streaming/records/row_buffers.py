@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from enum import IntFlag
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
@@ -11,14 +12,7 @@ import pyarrow as pa
 from kafkalog.errors import TimestampOutOfRangeError
 from kafkalog.streaming.records import gather_kernels as kernels
 from kafkalog.streaming.records import take_kernels
-from kafkalog.streaming.records.binary_builder import BinaryBuilder
 from kafkalog.streaming.records.decode_kernels import END, FULL, START
-from kafkalog.streaming.records.header_lists import (
-    HEADERS_TYPE,
-    header_bytes,
-    header_lists,
-    joined_lists,
-)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Mapping
@@ -30,7 +24,175 @@ if TYPE_CHECKING:
 
     Assemble: TypeAlias = Callable[[int, Mapping[str, pa.Array]], pa.RecordBatch]
 
-__all__ = ["ALL_COLUMNS", "Columns", "FoundRecords", "RowBuffers", "RowTaker"]
+__all__ = [
+    "ALL_COLUMNS",
+    "HEADERS_TYPE",
+    "BinaryBuilder",
+    "Columns",
+    "FoundRecords",
+    "RowBuffers",
+    "RowTaker",
+    "check_inside",
+    "decode_as_java",
+    "header_bytes",
+    "header_lists",
+    "joined_lists",
+]
+
+
+# ----------------------------------------------------------------------------------------------
+# A column of keys or values while kernels append to it.
+
+
+class BinaryBuilder:
+    """A binary column that grows."""
+
+    def __init__(self, rows: int, room: int, valid: Bytes | None = None) -> None:
+        self._ends = np.empty(rows + 1, np.int32)
+        self._ends[0] = 0
+        self._valid = np.full((rows + 7) // 8, 255, np.uint8) if valid is None else valid
+        self.nulls = 0
+        self._data = np.empty(room, np.uint8)
+        self.used = 0
+
+    @classmethod
+    def absent(cls) -> BinaryBuilder:
+        """Return what stands for a column that is not wanted: its arrays are all empty."""
+        none = cls(0, 0)
+        none._ends = none._ends[:0]
+        return none
+
+    def following(self) -> BinaryBuilder:
+        """Return an empty column for as many rows; this one is only to become Arrow's.
+
+        It has room for the bytes of this one and some more: batches of a log resemble each other.
+        """
+        unused = None if self.nulls else self._valid  # all ones, and not given to Arrow
+        return BinaryBuilder(len(self._ends) - 1, self.used * 9 // 8, unused)
+
+    def arrays(self) -> tuple[NDArray[np.int32], Bytes, Bytes]:
+        """Return where values end, their bytes, and the bitmap, to be filled."""
+        return self._ends, self._data, self._valid
+
+    def end_at(self, rows: int, nulls: int) -> None:
+        """Take what was filled into the arrays."""
+        self.used, self.nulls = int(self._ends[rows]), nulls
+
+    def make_room(self, size: int, rows: int) -> None:
+        """Let the values have ``size`` bytes in all; those of the first rows are kept."""
+        self.used = int(self._ends[rows])
+        self._make_room(size)
+
+    def append(self, source: Bytes, starts: Integers, lengths: Integers, row: int) -> int:
+        """Copy values after the ``row`` that are there; return how many bytes they have."""
+        size = int(np.maximum(lengths, 0).sum())
+        self._make_room(self.used + size)
+        nulls = kernels.append_values(
+            source, starts, lengths, row, self._ends, self._data, self._valid
+        )
+        check_inside(nulls)
+        self.nulls += nulls
+        self.used += size
+        return size
+
+    def to_arrow(self, rows: int) -> pa.Array:
+        """Return the column; nothing more is to be filled in."""
+        valid = pa.py_buffer(self._valid) if self.nulls else None
+        ends, data = self._ends[: rows + 1], self._data[: self.used]
+        buffers = [valid, pa.py_buffer(ends), pa.py_buffer(data)]
+        return pa.Array.from_buffers(pa.binary(), rows, buffers, self.nulls)
+
+    def _make_room(self, size: int) -> None:
+        if size > len(self._data):
+            grown = np.empty(max(size, 2 * self.used), np.uint8)
+            grown[: self.used] = self._data[: self.used]
+            self._data = grown
+
+
+def check_inside(answer: int) -> None:
+    """Refuse what a kernel says about values that lie outside of their bytes."""
+    if answer == kernels.BROKEN:
+        raise AssertionError("a record was found outside of its bytes")
+
+
+# ----------------------------------------------------------------------------------------------
+# UTF-8 as Java reads it: header keys and ids that are not UTF-8 must look as in Kafka.
+
+
+_REPLACEMENT: Final = "\ufffd".encode()
+_SURROGATE: Final = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]?")
+"""Half of a UTF-16 pair, encoded by itself: one fault to Java, one for each byte to Python."""
+
+
+def decode_as_java(data: bytes) -> str:
+    """Decode UTF-8 with U+FFFD for each malformed sequence, as ``new String(data, UTF_8)``."""
+    return _SURROGATE.sub(_REPLACEMENT, data).decode("utf-8", "replace")
+
+
+# ----------------------------------------------------------------------------------------------
+# Lists of headers as Arrow, made of where a kernel has found them.
+
+
+HEADERS_TYPE: Final = pa.list_(
+    pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
+)
+
+
+def header_bytes(starts: Integers, ends: Integers) -> int:
+    """Return the bytes of headers; the single byte of an empty list counts as none."""
+    return int((ends - starts).sum()) - len(ends)
+
+
+def header_lists(rows: int, source: Bytes, begins: Integers, ends: Integers) -> pa.Array:
+    """Return the lists; a record without headers has null, as in Spark's Kafka source.
+
+    Args:
+        rows: how many records there are.
+        source: uint8[n].
+        begins: int64[rows], where each record's headers begin in it, with their count; empty where
+            records cannot have any.
+        ends: likewise, where they end.
+    """
+    if not header_bytes(begins, ends):
+        return pa.nulls(rows, HEADERS_TYPE)
+    where = (source, begins, ends)
+    measures = np.zeros(kernels.MEASURES, np.int64)
+    check_inside(kernels.measure_headers(*where, measures))
+    count, key_bytes, value_bytes = measures.tolist()
+    starts, key_ends, value_ends = (np.empty(n + 1, np.int32) for n in (rows, count, count))
+    keys, values = np.empty(key_bytes, np.uint8), np.empty(value_bytes, np.uint8)
+    valid = np.full((count + 7) // 8, 255, np.uint8)
+    check_inside(kernels.copy_headers(*where, starts, key_ends, keys, value_ends, values, valid))
+    buffers = [pa.py_buffer(valid), pa.py_buffer(value_ends), pa.py_buffer(values)]
+    value_array = pa.Array.from_buffers(pa.binary(), count, buffers)
+    entries = pa.StructArray.from_arrays(
+        [_text(count, key_ends, keys), value_array], fields=list(HEADERS_TYPE.value_type)
+    )
+    some = np.packbits(starts[1:] > starts[:-1], bitorder="little")
+    buffers = [pa.py_buffer(some), pa.py_buffer(starts)]
+    return pa.Array.from_buffers(HEADERS_TYPE, rows, buffers, children=[entries])
+
+
+def _text(count: int, ends: NDArray[np.int32], data: Bytes) -> pa.Array:
+    """Return strings, whose bytes Arrow wants to be UTF-8."""
+    buffers = [None, pa.py_buffer(ends), pa.py_buffer(data)]
+    array = pa.Array.from_buffers(pa.string(), count, buffers)
+    try:
+        array.validate(full=True)
+    except pa.ArrowInvalid:
+        raw = array.view(pa.binary()).to_pylist()
+        return pa.array([decode_as_java(one) for one in raw], pa.string())
+    return array
+
+
+def joined_lists(arrays: list[pa.Array]) -> pa.Array:
+    """Return lists one behind the other."""
+    if not arrays:
+        return pa.nulls(0, HEADERS_TYPE)
+    return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
+
+
+# ----------------------------------------------------------------------------------------------
 
 
 class Columns(IntFlag):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from kafkalog.checkpoints.committed import load_committed
 from kafkalog.errors import KafkaLogError, LogDirectoryError
-from kafkalog.files.local_paths import split_paths
+from kafkalog.files.paths import split_paths
 from kafkalog.files.system import system
 from kafkalog.streaming.commit.commit_plan import CommitPlan
 from kafkalog.streaming.commit.committer import Committer

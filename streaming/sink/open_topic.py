@@ -11,16 +11,16 @@ import pyarrow.compute as pc
 
 from kafkalog.errors import RecordTooLargeError, RowError
 from kafkalog.model import MAX_OFFSET, NO_TIMESTAMP, TimestampType, TopicPartition
-from kafkalog.streaming.commit.kept_offsets import out_of_order
+from kafkalog.streaming.commit.preserved_offsets import out_of_order
 from kafkalog.streaming.commit.staging.formats import BatchFormat
-from kafkalog.streaming.sink.partitioning.partitioner import KeyHashes, KeylessSpread
+from kafkalog.streaming.sink.partitioner import KeyHashes, KeylessSpread
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from numpy.typing import NDArray
 
-    from kafkalog.streaming.log.config import LogConfig
+    from kafkalog.streaming.options.topic_settings import LogConfig
     from kafkalog.streaming.records.arrow_buffers import Integers
     from kafkalog.streaming.records.open_batch import EncodedBatch, OpenBatch
     from kafkalog.streaming.sink.row_columns import Rows

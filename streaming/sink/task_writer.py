@@ -14,15 +14,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kafkalog.errors import LogDirectoryError, RowError
-from kafkalog.files.shield import check_interrupt
-from kafkalog.files.stalling import outlast
+from kafkalog.files.deferred_signals import check_interrupt
 from kafkalog.files.system import system
+from kafkalog.files.timeouts import outlast
 from kafkalog.streaming.commit.row_digest import RowDigest, row_hashes
 from kafkalog.streaming.commit.staging.on_nodes import StagingOnNodes
 from kafkalog.streaming.commit.staging.staged_files import Home, StagingArea
 from kafkalog.streaming.commit.staging.staged_run import TaskOutput
 from kafkalog.streaming.sink.open_topic import OpenPartition, OpenTopic
-from kafkalog.streaming.sink.partitioning.partitioner import KeyHashes, groups_of
+from kafkalog.streaming.sink.partitioner import KeyHashes, groups_of
 from kafkalog.streaming.sink.row_columns import Rows
 from kafkalog.streaming.store.topics import Topic, TopicCatalog
 

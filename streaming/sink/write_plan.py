@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kafkalog.files.local_paths import NodePlace
+from kafkalog.files.paths import NodePlace
 from kafkalog.files.system import system
 from kafkalog.streaming.commit.commit_plan import CommitPlan
 

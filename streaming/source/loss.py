@@ -7,13 +7,14 @@ The codes are those of Spark's ``KAFKA_DATA_LOSS`` conditions. A gap between off
 from __future__ import annotations
 
 import logging
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Self
 
-from kafkalog.errors import DataLossError
+from kafkalog.errors import CorruptRecordError, DataLossError
 from kafkalog.model import listed
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
     from kafkalog.model import TopicPartition
     from kafkalog.streaming.log.history import Divergence
@@ -21,7 +22,30 @@ if TYPE_CHECKING:
     from kafkalog.streaming.source.recreated import Recreated
     from kafkalog.streaming.store.ends.rule import OffsetGap
 
-__all__ = ["LossPolicy", "refuse_lost_targets"]
+
+__all__ = ["LossPolicy", "naming_way_out", "refuse_lost_targets"]
+
+
+# ----------------------------------------------------------------------------------------------
+# What an error about damage says beside its place: how to read what lies after it.
+
+
+_WAY_OUT = "onCorruptRecord=skip"
+
+
+@contextmanager
+def naming_way_out(options: ReadOptions) -> Iterator[None]:
+    """Add to an error about a damaged batch that ``onCorruptRecord=skip`` reads on after it."""
+    try:
+        yield
+    except CorruptRecordError as error:
+        text = str(error)
+        if options.on_corrupt_record == "fail" and _WAY_OUT not in text:
+            error.args = (f"{text}; {_WAY_OUT} reads on after it, and says what it leaves out",)
+        raise
+
+
+# ----------------------------------------------------------------------------------------------
 
 _LOGGER = logging.getLogger("kafkalog.source")
 

@@ -14,8 +14,8 @@ from typing import Final, TypeAlias
 
 from kafkalog.errors import CheckpointError, OptionError
 from kafkalog.model import MAX_OFFSET, TopicPartition
-from kafkalog.streaming.json_names import RepeatedNameError, parse_json
-from kafkalog.streaming.times import milliseconds_of, parse_iso_time
+from kafkalog.streaming.options.json_names import RepeatedNameError, parse_json
+from kafkalog.streaming.options.quantities import milliseconds_of, parse_iso_time
 
 __all__ = [
     "EARLIEST",

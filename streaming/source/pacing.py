@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from kafkalog.files.shield import pause
+from kafkalog.files.deferred_signals import pause
 from kafkalog.files.system import system
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from kafkalog.model import TopicPartition
     from kafkalog.streaming.log.history import Divergence, LastBatch
     from kafkalog.streaming.log.partition_log import PartitionLog
-    from kafkalog.streaming.source.followed_logs import FollowedLogs
+    from kafkalog.streaming.source.end_offsets import FollowedLogs
     from kafkalog.streaming.source.offsets import PartitionOffsets
 
 __all__ = ["PositionValidator"]

@@ -6,14 +6,252 @@ from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from kafkalog.errors import OptionError
-from kafkalog.files.local_paths import refuse_among_logs
+from kafkalog.files.paths import refuse_among_logs
 from kafkalog.files.storage import RemoteRoot
-from kafkalog.streaming.client_options import KAFKA_CLIENT_OPTIONS, KAFKA_SECURITY_PREFIXES
-from kafkalog.streaming.option_kinds import BOOLEAN, TEXT, choice, duration_ms, integer, size
-from kafkalog.streaming.options import Rules, option
-from kafkalog.streaming.source.group_options import GroupOptions
+from kafkalog.streaming.options.client import KAFKA_CLIENT_OPTIONS, KAFKA_SECURITY_PREFIXES
+from kafkalog.streaming.options.declaring import Options, Rules, option
+from kafkalog.streaming.options.kinds import (
+    BOOLEAN,
+    PATHS,
+    READABLE_PATHS,
+    TEXT,
+    Kind,
+    choice,
+    duration_ms,
+    integer,
+    size,
+)
+from kafkalog.streaming.options.quantities import TIME_ACCEPTS, read_moment, shown_time
 
-__all__ = ["ReadOptions"]
+__all__ = ["GroupOptions", "RangeOptions", "ReadOptions"]
+
+
+# ----------------------------------------------------------------------------------------------
+# The options that say which partitions and offsets a query reads, as Spark's Kafka source does.
+
+
+_MOMENT: Final = Kind(TIME_ACCEPTS, read_moment)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RangeOptions(Options):
+    """What a query over the source is to read."""
+
+    paths: tuple[str, ...] = option(
+        "path",
+        READABLE_PATHS,
+        doc="the log directories to read, or the folder of one partition. URIs that pyarrow or "
+        "fsspec opens, such as s3://bucket/folder, work too",
+    )
+    subscribe: str | None = option(
+        "subscribe", TEXT, default=None, doc="topics to read, separated by commas"
+    )
+    subscribe_pattern: str | None = option(
+        "subscribePattern",
+        TEXT,
+        default=None,
+        doc="a regular expression (Python's). It is searched anywhere in a topic's name. Internal "
+        "topics are left out",
+    )
+    wait_for_topics: bool = option(
+        "waitForTopics",
+        BOOLEAN,
+        default=False,
+        doc="true: a stream waits for topics of subscribe that are not there yet, and reads each "
+        "from its first record on. false: it fails. The log directory itself must be there",
+    )
+    assign: str | None = option(
+        "assign", TEXT, default=None, doc='partitions to read, as JSON: {"topicA":[0,1]}'
+    )
+    starting_offsets: str | None = option(
+        "startingOffsets",
+        TEXT,
+        default=None,
+        doc="where a query without a checkpoint starts: earliest, latest, JSON, or group:<id> for "
+        "the committed positions of a consumer group. In the JSON, -2 is earliest, -1 is "
+        "latest, and one word may stand for all partitions of a topic: "
+        '{"topicA":{"0":23},"topicB":"earliest"}. Default: latest for streams, earliest for '
+        "batches",
+    )
+    ending_offsets: str | None = option(
+        "endingOffsets",
+        TEXT,
+        default=None,
+        doc="where a batch read ends (exclusive): latest, or JSON as for startingOffsets. "
+        "Default: latest",
+    )
+    starting_timestamp: int | None = option(
+        "startingTimestamp",
+        _MOMENT,
+        default=None,
+        doc="start at the first record of each partition with this timestamp or a later one",
+    )
+    ending_timestamp: int | None = option(
+        "endingTimestamp",
+        _MOMENT,
+        default=None,
+        doc="end each partition before its first record with this timestamp or a later one. A "
+        "stream ends there too",
+    )
+    starting_offsets_by_timestamp: str | None = option(
+        "startingOffsetsByTimestamp",
+        TEXT,
+        default=None,
+        doc='startingTimestamp per partition, as JSON: {"topicA":{"0":1700000000000}}, or '
+        '{"topicA":{"0":"2026-11-22T10:15:00Z"}}',
+    )
+    ending_offsets_by_timestamp: str | None = option(
+        "endingOffsetsByTimestamp",
+        TEXT,
+        default=None,
+        doc="endingTimestamp per partition, as JSON",
+    )
+    starting_timestamp_strategy: str = option(
+        "startingOffsetsByTimestampStrategy",
+        choice("error", "latest"),
+        default="error",
+        doc="what to do if no record has the starting timestamp or a later one: fail, or start at "
+        "the end",
+    )
+    stop_at_offsets: str | None = option(
+        "stopAtOffsets",
+        TEXT,
+        default=None,
+        doc="where a stream ends (exclusive), as JSON per partition. Partitions that are not "
+        "named have no end",
+    )
+
+    def require_one_choice(self) -> None:
+        """Refuse a query that does not say what to read, or says so twice."""
+        named = {
+            "assign": self.assign,
+            "subscribe": self.subscribe,
+            "subscribePattern": self.subscribe_pattern,
+        }
+        given = [name for name, value in named.items() if value is not None]
+        if len(given) != 1:
+            raise OptionError(
+                "exactly one of the options assign, subscribe and subscribePattern says what to "
+                f"read, but {'none is' if not given else ' and '.join(given) + ' are'} given"
+            )
+
+    def require_order(self) -> None:
+        """Refuse a time to start at that lies after the time to end at."""
+        start, end = self.starting_timestamp, self.ending_timestamp
+        if start is not None and end is not None and start > end:
+            raise OptionError(
+                f"option 'startingTimestamp' ({shown_time(start)}) lies after option "
+                f"'endingTimestamp' ({shown_time(end)}), and no record can be between them: "
+                "exchange the two, or leave one out"
+            )
+
+
+# ----------------------------------------------------------------------------------------------
+# The options that say what a query has to do with a consumer group.
+
+
+def _one_folder(text: str) -> str:
+    (folder,) = PATHS.read(text)
+    return folder
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupOptions(RangeOptions):
+    """How a query takes part in a group, and what it keeps of itself."""
+
+    state_location: str | None = option(
+        "stateLocation",
+        Kind("a local folder (a path or file: URI)", _one_folder),
+        default=None,
+        doc="a folder of this streaming query alone, beside its checkpoint. There it keeps the "
+        "ids of the topics that it reads and the last batches below its offsets, so that it "
+        "notices a topic that was recreated, and a log that was cut and written again, while "
+        "the query was stopped; and the instance id of a query with joinGroup that is given none",
+    )
+    group_id: str | None = option(
+        "kafka.group.id",
+        TEXT,
+        default=None,
+        doc="the consumer group that joinGroup joins, or whose positions commitGroupOffsets "
+        "writes. No effect without one of these options",
+    )
+    group_instance_id: str | None = option(
+        "kafka.group.instance.id",
+        TEXT,
+        default=None,
+        doc="with joinGroup: the query's name in its group, which no other member has. Started "
+        "again within its session time-out, it has its partitions at once",
+    )
+    join_group: bool = option(
+        "joinGroup",
+        BOOLEAN,
+        default=False,
+        doc="let a streaming query be a member of kafka.group.id: the members share the topics. "
+        "It needs kafka.group.instance.id or stateLocation. Then it also takes a Consumer's "
+        "options of the group, see [below](#a-consumer); kafka.max.poll.interval.ms is without "
+        "limit, and kafka.rebalance.timeout.ms 5 minutes, unless given",
+    )
+    commit_group_offsets: bool = option(
+        "commitGroupOffsets",
+        BOOLEAN,
+        default=False,
+        doc="write the stream's positions into __consumer_offsets, as those of kafka.group.id, "
+        "each time that Spark confirms a micro-batch. Only in log directories of the sink",
+    )
+
+    def check_group(self) -> None:
+        """Refuse what contradicts itself.
+
+        Raises:
+            OptionError: such as ``joinGroup`` without a group.
+        """
+        if self.commit_group_offsets and self.group_id is None:
+            raise OptionError("option 'commitGroupOffsets' needs kafka.group.id, the group's name")
+        if not self.join_group:
+            return
+        if self.group_id is None:
+            raise OptionError("option 'joinGroup' needs kafka.group.id, the group's name")
+        if self.group_instance_id is None and self.state_location is None:
+            raise OptionError(
+                "option 'joinGroup' needs kafka.group.instance.id, a name that no other member of "
+                "the group has; or stateLocation, where the query keeps one. A source knows "
+                "neither its query nor its checkpoint"
+            )
+        self._refuse_with_group()
+
+    def refuse_outside_streams(self) -> None:
+        """Refuse what only a streaming query of Spark can do.
+
+        Raises:
+            OptionError: ``joinGroup`` or ``commitGroupOffsets`` is given.
+        """
+        if self.join_group:
+            raise OptionError(
+                "option 'joinGroup' is for streaming queries of Spark; a program joins by "
+                "kafkalog.Consumer"
+            )
+        if self.commit_group_offsets:
+            raise OptionError("option 'commitGroupOffsets' is for streaming queries of Spark")
+
+    def _refuse_with_group(self) -> None:
+        given = {
+            "assign": (self.assign, "the group decides who reads which partition; use subscribe"),
+            "commitGroupOffsets": (self.commit_group_offsets, "a member commits its positions"),
+            "stopAtOffsets": (self.stop_at_offsets, "a group has no end"),
+            "endingTimestamp": (self.ending_timestamp, "a group has no end"),
+        }
+        for name, (value, reason) in given.items():
+            if value not in {None, False}:
+                raise OptionError(f"option {name!r} cannot be used with joinGroup: {reason}")
+        start = (self.starting_offsets or "latest").strip().lower()
+        if start not in {"earliest", "latest"}:
+            raise OptionError(
+                f"option 'startingOffsets' is {self.starting_offsets!r}, but a group begins at "
+                "earliest or latest"
+            )
+
+
+# ----------------------------------------------------------------------------------------------
 
 _ALWAYS_BYTES: Final = "keys and values are always read as bytes; cast the columns instead"
 

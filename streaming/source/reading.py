@@ -20,7 +20,7 @@ from kafkalog.errors import (
     TimestampOutOfRangeError,
     UnknownTopicOrPartitionError,
 )
-from kafkalog.files.places import as_path
+from kafkalog.files.paths import as_path
 from kafkalog.streaming.log.read.slice_reader import read_slice
 from kafkalog.streaming.records.columns import (
     DEFAULT_MAX_BATCH_BYTES,
@@ -28,8 +28,7 @@ from kafkalog.streaming.records.columns import (
     Columns,
     RecordDecoder,
 )
-from kafkalog.streaming.source.damage import naming_way_out
-from kafkalog.streaming.source.loss import LossPolicy
+from kafkalog.streaming.source.loss import LossPolicy, naming_way_out
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -41,9 +40,9 @@ if TYPE_CHECKING:
     from kafkalog.streaming.log.read.slice_reader import Decoder
     from kafkalog.streaming.log.read.slices import SegmentSlice
     from kafkalog.streaming.records.row_buffers import Assemble
-    from kafkalog.streaming.schema import RowSchema
-    from kafkalog.streaming.source.plan.planner import LogSplit
+    from kafkalog.streaming.source.planner import LogSplit
     from kafkalog.streaming.source.read_options import ReadOptions
+    from kafkalog.streaming.source.schema import RowSchema
     from kafkalog.streaming.source.views import RowMaker
 
 __all__ = [

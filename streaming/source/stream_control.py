@@ -1,7 +1,7 @@
 """The offsets of a streaming query: where it starts, what is new, what the next batch takes.
 
 One instance lives as long as the query runs, in a process of its own beside the driver. It knows no
-Spark: :mod:`~kafkalog.streaming.source.stream_reader` is the thin layer between.
+Spark: :mod:`~kafkalog.streaming.spark.stream_reader` is the thin layer between.
 
 What the Python API does not offer, and how it is met:
 
@@ -11,7 +11,7 @@ What the Python API does not offer, and how it is met:
 * Offsets that are logged but not committed are planned again after a restart, before anything else
   is asked. Such a batch is not compared with what the log directories hold today.
 
-In which order Spark asks, and what follows from it: :mod:`~kafkalog.streaming.source.stream_phase`.
+In which order Spark asks, and what follows from it: :class:`Phase`.
 
 Source: Spark ``KafkaMicroBatchStream``.
 """
@@ -20,35 +20,93 @@ from __future__ import annotations
 
 import json
 import logging
-from typing import TYPE_CHECKING
+from collections import deque
+from enum import Enum, auto
+from itertools import islice
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 from kafkalog.errors import DataLossError, UnknownTopicOrPartitionError
-from kafkalog.files.shield import pause
-from kafkalog.streaming.source.bounds.batch_limits import BatchLimits
-from kafkalog.streaming.source.bounds.positions import starting_positions
-from kafkalog.streaming.source.bounds.start import resolve_start, starting_bound
-from kafkalog.streaming.source.bounds.stream_end import StreamEnd
-from kafkalog.streaming.source.followed_logs import FollowedLogs
-from kafkalog.streaming.source.gaps import StuckEnds
-from kafkalog.streaming.source.loss import LossPolicy, refuse_lost_targets
+from kafkalog.files.deferred_signals import pause, shielded_step
+from kafkalog.files.system import system
+from kafkalog.streaming.options.bridge import crosses_border
+from kafkalog.streaming.source.admission import BatchLimits
+from kafkalog.streaming.source.arguments import seconds
+from kafkalog.streaming.source.completeness import WholeLook
+from kafkalog.streaming.source.end_offsets import FollowedLogs, StuckEnds
+from kafkalog.streaming.source.loss import LossPolicy, naming_way_out, refuse_lost_targets
 from kafkalog.streaming.source.offsets import LATEST, to_json
 from kafkalog.streaming.source.pacing import IdlePacer
-from kafkalog.streaming.source.plan.planner import LogSplit, plan_splits, readable_ranges
+from kafkalog.streaming.source.planner import LogSplit, plan_splits, readable_ranges
 from kafkalog.streaming.source.position_validation import PositionValidator
+from kafkalog.streaming.source.reading import LARGE_BATCHES, read_split
 from kafkalog.streaming.source.recreated import TopicIds, load_last_batches, save_last_batches
-from kafkalog.streaming.source.stream_phase import Phase
+from kafkalog.streaming.source.start import resolve_start, starting_bound, starting_positions
+from kafkalog.streaming.source.stream_end import StreamEnd
 from kafkalog.streaming.source.subscription import Subscription
-from kafkalog.streaming.source.whole_look import WholeLook
 from kafkalog.streaming.store.ends.rule import OffsetGap
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    import pyarrow as pa
+
     from kafkalog.model import TopicPartition
     from kafkalog.streaming.log.history import Divergence
     from kafkalog.streaming.source.offsets import PartitionOffsets
     from kafkalog.streaming.source.read_options import ReadOptions
     from kafkalog.streaming.source.recreated import Recreated
+    from kafkalog.streaming.source.schema import RowSchema
+    from kafkalog.streaming.source.views import ReadRows
 
-__all__ = ["StreamControl"]
+
+__all__ = ["NewRows", "Phase", "StreamControl", "new_splits"]
+
+
+# ----------------------------------------------------------------------------------------------
+# Where a run of a streaming query stands, by what Spark has asked of its source so far.
+#
+# Spark asks in this order:
+#
+# ====================================  ============================================================
+# ``prepareForTriggerAvailableNow``     with that trigger only: read what is there at the first look
+# ``initialOffset``                     without a checkpoint only
+# ``partitions(start, end)``            with a checkpoint whose last batch was planned and not
+#                                       committed: that batch once more, before anything else
+# ``latestOffset(start, limit)``        where the next batch ends
+# ``partitions(start, end)``            what its tasks read
+# ``commit(end)``                       the batch is written; it comes late, and not after the last
+# ====================================  ============================================================
+#
+# The phases that follow from it, each once and in this order:
+#
+# =================  ==============================================================================
+# ``INITIAL``        nothing was planned or asked for yet. If the first question comes with the
+#                    offsets that ``initialOffset`` gave, the query has no checkpoint
+# ``REPLAYING``      a batch was planned that an earlier run has decided on. It is read as it was
+#                    decided, whatever is there today
+# ``RUNNING``        ends are those of the last look
+# ``AVAILABLE_NOW``  ends are those of the first look, and have to stay there
+# ``ENDED``          all of these are reached. What comes now is for the next run, and nothing is
+#                    looked at any more
+# =================  ==============================================================================
+
+
+class Phase(Enum):
+    """Where a run stands."""
+
+    INITIAL = auto()
+    REPLAYING = auto()
+    RUNNING = auto()
+    AVAILABLE_NOW = auto()
+    ENDED = auto()
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether Spark has asked where a batch of this run ends."""
+        return self not in {Phase.INITIAL, Phase.REPLAYING}
+
+
+# ----------------------------------------------------------------------------------------------
 
 _LOGGER = logging.getLogger("kafkalog.source")
 
@@ -417,3 +475,159 @@ class StreamControl:
             for key in short
             if self._logs.reaches(key, reached[key]) and not self._ids.is_other(key, ids.get(key))
         }
+
+
+# ----------------------------------------------------------------------------------------------
+# What is committed, as it comes: a stream without Spark, in splits or in rows.
+
+
+class _NewSplits:
+    """Plans what is committed, as it comes."""
+
+    def __init__(self, options: ReadOptions, idle_timeout: float | None) -> None:
+        _warn_of_limits(options)
+        self._options = options
+        self._idle_s = None if idle_timeout is None else seconds("idle_timeout", idle_timeout)
+        self._control = StreamControl(options)
+        self._position: PartitionOffsets | None = None
+        self._last_seen = 0.0
+
+    def next(self) -> list[LogSplit] | None:
+        """Plan what has come, if anything has; None once nothing came for the idle time."""
+        with naming_way_out(self._options):
+            if self._position is None:
+                self._position = self._control.initial()
+                self._last_seen = system.monotonic()
+            position = self._position
+            end = self._control.next_end(position, take_all=True)
+            splits = self._control.plan(position, end) if end != position else []
+        if end != position:
+            self._position, self._last_seen = end, system.monotonic()
+            return splits
+        if self._idle_s is not None and system.monotonic() - self._last_seen >= self._idle_s:
+            return None
+        return []
+
+    def was_read(self) -> None:
+        """Count the idle time from now on: a split was read."""
+        self._last_seen = system.monotonic()
+
+
+def _warn_of_limits(options: ReadOptions) -> None:
+    limits = {
+        "minOffsetsPerTrigger": options.min_offsets_per_trigger,
+        "maxOffsetsPerTrigger": options.max_offsets_per_trigger,
+        "maxBytesPerTrigger": options.max_bytes_per_trigger,
+    }
+    if given := [name for name, value in limits.items() if value is not None]:
+        _LOGGER.warning(
+            "%s: no effect here, where there are no micro-batches: rows are given as soon as they "
+            "are committed",
+            ", ".join(given),
+        )
+
+
+def new_splits(options: ReadOptions, idle_timeout: float | None) -> Iterator[LogSplit]:
+    """Plan what is committed, as it comes; each split has been read when the next is asked for."""
+    new = _NewSplits(options, idle_timeout)
+    while (splits := new.next()) is not None:
+        for split in splits:
+            yield split
+            new.was_read()
+
+
+class _Ready(NamedTuple):
+    """Rows to hand out, and the offset after them; None where a view makes them."""
+
+    batch: pa.RecordBatch
+    next_offset: int | None
+
+
+class NewRows:
+    """The rows of what is committed, as it comes: an iterator that no interrupt ends.
+
+    What it does is done in shielded threads. Rows wait until they were handed out. Where an error
+    or an interrupt has cut off the reading of a split, it is read on behind the rows that were.
+    """
+
+    def __init__(
+        self, open_rows: Callable[[], tuple[ReadOptions, ReadRows]], idle_timeout: float | None
+    ) -> None:
+        """Take what checks the options, when rows are asked for first, and when to end."""
+        self._open_rows = open_rows
+        self._idle_timeout = idle_timeout
+        self._opened: tuple[ReadOptions, ReadRows, RowSchema | None, _NewSplits] | None = None
+        self._splits: deque[LogSplit] = deque()
+        self._batches: Iterator[pa.RecordBatch] | None = None
+        """Of the first split, from where it was handed out up to."""
+        self._begin_split()
+        self._ready: _Ready | None = None
+        """Rows that were not handed out, as far as is known."""
+        self._handed: _Ready | None = None
+        """The rows that were handed out last."""
+        self._is_over = False
+
+    def _begin_split(self) -> None:
+        self._next_offset: int | None = None
+        self._batches_handed = 0
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> pa.RecordBatch:
+        ready = self._next()
+        if ready is None:
+            raise StopIteration
+        batch = ready.batch
+        self._handed = ready  # Python looks for no signal between this and the caller
+        return batch
+
+    @crosses_border
+    def _next(self) -> _Ready | None:
+        while self._ready is None or self._ready is self._handed:
+            if self._is_over:
+                return None
+            self._advance()
+        return self._ready
+
+    @shielded_step
+    def _advance(self) -> None:
+        """Read or plan what comes next, or rest for a moment."""
+        if self._handed is not None:
+            self._next_offset = self._handed.next_offset
+            self._batches_handed += 1
+            self._ready = self._handed = None
+        if self._opened is None:
+            options, rows = self._open_rows()
+            new = _NewSplits(options, self._idle_timeout)
+            self._opened = options, rows, rows.with_offset(), new
+        options, rows, read, new = self._opened
+        if self._splits:
+            self._ready = self._read(options, rows, read)
+            if self._ready is None:
+                self._batches = None
+                self._begin_split()
+                self._splits.popleft()
+                new.was_read()
+        else:
+            splits = new.next()
+            self._is_over = splits is None
+            self._splits.extend(splits or ())
+
+    def _read(self, options: ReadOptions, rows: ReadRows, read: RowSchema | None) -> _Ready | None:
+        """Read the next rows of the first split; None if there are no more."""
+        batches, self._batches = self._batches, None  # an error or an interrupt ends it
+        if batches is None:
+            split = self._splits[0]
+            if self._next_offset is not None:
+                split = split.from_offset(self._next_offset)
+            batches = read_split(split, options, read, size=LARGE_BATCHES)
+            if self._next_offset is None:
+                batches = islice(batches, self._batches_handed, None)
+        for batch in batches:
+            if not batch.num_rows:
+                continue
+            self._batches = batches
+            offset = None if read is None else batch.column("offset")[-1].as_py() + 1
+            return _Ready(rows.chosen(batch), offset)
+        return None

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from kafkalog.errors import OptionError, UnknownTopicOrPartitionError
-from kafkalog.files.places import as_path
+from kafkalog.files.paths import as_path
 from kafkalog.model import (
     INTERNAL_TOPICS,
     OFFSETS_TOPIC,
@@ -20,7 +20,7 @@ from kafkalog.model import (
     nearest,
     validate_topic_name,
 )
-from kafkalog.streaming.log.nearby import log_dirs_near
+from kafkalog.streaming.log.log_dir import log_dirs_near
 from kafkalog.streaming.source.offsets import parse_assignment
 
 if TYPE_CHECKING:

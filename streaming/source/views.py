@@ -5,7 +5,8 @@ A view has columns of its own, always all of them: a schema given by the user se
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol, Self
 
 import pyarrow as pa
 
@@ -15,15 +16,27 @@ from kafkalog.streaming.coordinator.view_schemas import (
     TRANSACTIONS_VIEW_SCHEMA,
 )
 from kafkalog.streaming.records.batch_rows import BATCH_ROW_SCHEMA, BatchDescriber
+from kafkalog.streaming.source.arguments import names
+from kafkalog.streaming.source.schema import RowSchema
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pyspark.sql.types import StructType
 
     from kafkalog.model import TopicPartition
     from kafkalog.streaming.log.read.slice_reader import Decoder
     from kafkalog.streaming.source.read_options import ReadOptions
 
-__all__ = ["RowMaker", "check_view_schema", "view_arrow_schema", "view_rows", "view_schema"]
+
+__all__ = [
+    "ReadRows",
+    "RowMaker",
+    "check_view_schema",
+    "view_arrow_schema",
+    "view_rows",
+    "view_schema",
+]
 
 _BATCHES_SCHEMA: Final = pa.schema(
     [pa.field("topic", pa.string()), pa.field("partition", pa.int32()), *BATCH_ROW_SCHEMA]
@@ -119,3 +132,54 @@ class _DecodedRows:
     def rows_of(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         partitions = pa.repeat(self._partition, batch.num_rows)
         return self._decode(batch.append_column("partition", partitions))
+
+
+# ----------------------------------------------------------------------------------------------
+# What the rows of a reader outside Spark are: records, or those of a view, and which columns.
+
+
+@dataclass(frozen=True, slots=True)
+class ReadRows:
+    """The schema of the rows; ``of_records`` is None where a view makes them."""
+
+    schema: pa.Schema
+    of_records: RowSchema | None
+
+    @classmethod
+    def of(cls, options: ReadOptions, columns: Sequence[str], strings: Sequence[str]) -> Self:
+        """Choose columns; without names all of them.
+
+        Raises:
+            OptionError: a column that is not there, or a column of a view that is to be a string.
+        """
+        columns, strings = names("columns", columns), names("strings", strings)
+        if not options.has_view:
+            named = RowSchema.named(
+                columns, strings=strings, include_headers=options.include_headers
+            )
+            return cls(named.to_arrow(), named)
+        schema = view_arrow_schema(options)
+        if strings:
+            raise OptionError(f"strings is for records: view={options.view} has columns of its own")
+        for name in columns:
+            if name not in schema.names:
+                offered = ", ".join(schema.names)
+                raise OptionError(f"view={options.view} has no column {name!r}, but {offered}")
+        if columns:
+            import pyarrow as pa  # noqa: PLC0415 - at import nothing needs it
+
+            schema = pa.schema([schema.field(name) for name in columns])
+        return cls(schema, None)
+
+    def chosen(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the columns that were asked for."""
+        if batch.num_columns == len(self.schema):
+            return batch
+        return batch.select(self.schema.names)
+
+    def with_offset(self) -> RowSchema | None:
+        """Return how to read records so that their offsets are known; None where a view is read."""
+        read = self.of_records
+        if read is None or "offset" in read.columns:
+            return read
+        return RowSchema.named((*read.columns, "offset"), strings=read.strings)

@@ -4,7 +4,7 @@
 local (ext4, XFS, tmpfs, …)    yes
 NFS 4, CephFS, Lustre,         yes, where locks reach the server or the other nodes; a takeover
 GFS2, GPFS                     from another host starts new segments, see
-                               :mod:`~kafkalog.streaming.store.take_back`
+                               :mod:`~kafkalog.streaming.store.recovery.rollback`
 NFS 2 and 3, CIFS, 9p, FUSE    no: locks are local to a machine, or none; object stores copy
                                instead of renaming
 BeeGFS, OrangeFS, OCFS2,       no: locks are local to a machine, or none, or are as a setting or a
@@ -37,8 +37,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from kafkalog.checkpoints.commit_state import STAGED_PREFIX
 from kafkalog.errors import LogDirectoryError
 from kafkalog.files.regular import create_exclusive
-from kafkalog.files.stalling import at
 from kafkalog.files.system import remembered, system
+from kafkalog.files.timeouts import at
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -35,8 +35,8 @@ from kafkalog.checkpoints.broker import LOCK, broker_holds, is_locked
 from kafkalog.checkpoints.commit_state import LOCK_FILE
 from kafkalog.errors import LockTimeoutError, LogDirectoryError
 from kafkalog.files.closing import Closing
+from kafkalog.files.deferred_signals import check_interrupt
 from kafkalog.files.regular import create_exclusive, open_regular
-from kafkalog.files.shield import check_interrupt
 from kafkalog.files.system import remembered, system
 from kafkalog.streaming.store.file_systems import is_shared
 

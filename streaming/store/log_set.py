@@ -8,28 +8,32 @@ where an empty folder in its place would start all of its partitions again at of
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from kafkalog.errors import DurabilityError
+from kafkalog.checkpoints.intent import Intent
+from kafkalog.errors import DurabilityError, KafkaLogError
+from kafkalog.files.deferred_signals import Interrupted
 from kafkalog.streaming.log.log_dir import LogDirs, partitions_by_node
 from kafkalog.streaming.log.replica_folders import leader_folders
-from kafkalog.streaming.log.retired_files import Removed
-from kafkalog.streaming.store.deleted import without_deleted
-from kafkalog.streaming.store.partition_states import in_present_format
-from kafkalog.streaming.store.publishing import lost_locks
+from kafkalog.streaming.log.swap import Removed
+from kafkalog.streaming.store.folders.deleted import without_deleted
+from kafkalog.streaming.store.nodes import lost_locks
+from kafkalog.streaming.store.recovery.partition_states import in_present_format
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from kafkalog.checkpoints.commit_state import CommitState
-    from kafkalog.checkpoints.intent import IntendedPartition, Intent
+    from kafkalog.checkpoints.intent import IntendedPartition
     from kafkalog.model import TopicPartition
     from kafkalog.streaming.log.log_dir import PartitionDirectory
     from kafkalog.streaming.store.nodes import Node
 
-__all__ = ["Condition", "LogSet"]
+
+__all__ = ["Condition", "LogSet", "publish_guarded"]
 
 
 def _of_a_look() -> None:
@@ -177,3 +181,36 @@ class LogSet:
 
 Condition = Callable[[LogSet], None]
 """Looks at an opened set, and raises what forbids to continue."""
+
+
+# ----------------------------------------------------------------------------------------------
+# Publish a state that is followed by changes which a broker must not start amid.
+#
+# The intent names no partition: there is nothing to take back. It keeps brokers out, and tells
+# the next session that something may be left to do if this one is cut off.
+
+
+def publish_guarded(log_set: LogSet, state: CommitState, writer: str) -> None:
+    """Declare and publish a state; the intent, with ``writer`` in it, stays.
+
+    REQUIRES: the locks are held, and nothing is unfinished.
+
+    Raises:
+        OSError, KafkaLogError: nothing is published; or it is, and the intent is there.
+    """
+    log_set.check_current()
+    try:
+        log_set.node.declare(Intent.of_state(state, writer))
+        log_set.publish(state)
+    except (Exception, Interrupted):
+        _withdraw(log_set, state)
+        raise
+
+
+def _withdraw(log_set: LogSet, state: CommitState) -> None:
+    """Take the intent away, unless the state is published after all."""
+    with suppress(OSError, KafkaLogError):
+        log_set.verify_locks()
+        is_open = log_set.state.stamp != state.stamp and log_set.node.decides_alone
+        if is_open and not log_set.is_outdated():
+            log_set.node.withdraw(durable=True)

@@ -19,10 +19,10 @@ from kafkalog.checkpoints.broker import (
     write_offset_checkpoint,
 )
 from kafkalog.errors import CheckpointError, KafkaLogError
+from kafkalog.files.deferred_signals import check_interrupt
 from kafkalog.files.parallel import for_each
-from kafkalog.files.shield import check_interrupt
 from kafkalog.model import TopicPartition
-from kafkalog.streaming.store.guarded import publish_guarded
+from kafkalog.streaming.store.log_set import publish_guarded
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

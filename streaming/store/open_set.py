@@ -6,24 +6,23 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kafkalog.checkpoints.broker import META_PROPERTIES
-from kafkalog.checkpoints.commit_stamp import STATE_FILE
-from kafkalog.checkpoints.commit_state import UNFINISHED_FOLDER, CommitState
+from kafkalog.checkpoints.commit_state import STATE_FILE, UNFINISHED_FOLDER, CommitState
+from kafkalog.checkpoints.committed import check_one_history
 from kafkalog.checkpoints.intent import INTENT_FILE, load_intent
-from kafkalog.checkpoints.one_history import check_one_history
 from kafkalog.checkpoints.state_file import load_state
 from kafkalog.checkpoints.voters import members_of
 from kafkalog.errors import CheckpointError, LogDirectoryError
-from kafkalog.files.folders import make_with_parents
+from kafkalog.files.atomic import make_with_parents
 from kafkalog.files.system import system
 from kafkalog.streaming.log.files import parse_partition_directory
 from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.store.guard import unfinished_salvage
 from kafkalog.streaming.store.log_set import LogSet
-from kafkalog.streaming.store.lost_partitions import MissingMembers
 from kafkalog.streaming.store.nodes import Node
-from kafkalog.streaming.store.partition_states import in_present_format
-from kafkalog.streaming.store.stale_lines import drop_lines_of_gone
-from kafkalog.streaming.store.take_back import take_back
+from kafkalog.streaming.store.recovery.lost_partitions import MissingMembers
+from kafkalog.streaming.store.recovery.partition_states import in_present_format
+from kafkalog.streaming.store.recovery.rollback import take_back
+from kafkalog.streaming.store.stale_entries import drop_lines_of_gone
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

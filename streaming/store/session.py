@@ -20,20 +20,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from kafkalog.checkpoints.commit_stamp import STATE_FILE
+from kafkalog.checkpoints.commit_state import STATE_FILE
 from kafkalog.checkpoints.state_file import load_state, names_nodes
 from kafkalog.checkpoints.voters import find_voters
 from kafkalog.errors import LogDirectoryError
-from kafkalog.files.local_paths import NodePlace, split_paths
-from kafkalog.files.shield import shielded_part
-from kafkalog.files.stalling import outlast
-from kafkalog.streaming.log.log_dir import refuse_file
-from kafkalog.streaming.log.nearby import refuse_a_level_above
-from kafkalog.streaming.store.dead_segments import remove_dead
+from kafkalog.files.deferred_signals import shielded_part
+from kafkalog.files.paths import NodePlace, split_paths
+from kafkalog.files.timeouts import outlast
+from kafkalog.streaming.log.log_dir import refuse_a_level_above, refuse_file
+from kafkalog.streaming.store.expired_segments import remove_dead
 from kafkalog.streaming.store.file_systems import check_file_system
 from kafkalog.streaming.store.locks import DirectoryLocks, check_no_broker, check_unused
 from kafkalog.streaming.store.log_set import Condition, LogSet
-from kafkalog.streaming.store.lost_partitions import refuse_mount_points
 from kafkalog.streaming.store.open_set import (
     check_given,
     check_no_broker_lived,
@@ -43,13 +41,14 @@ from kafkalog.streaming.store.open_set import (
     of_several_nodes,
     open_set,
 )
+from kafkalog.streaming.store.recovery.lost_partitions import refuse_mount_points
+from kafkalog.streaming.store.recovery.rollback import take_back
 from kafkalog.streaming.store.replicas.open_nodes import (
     NodesSession,
     look_at_committed_nodes,
     look_at_nodes,
 )
 from kafkalog.streaming.store.replicas.starting import ensure_nodes, has_nodes
-from kafkalog.streaming.store.take_back import take_back
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

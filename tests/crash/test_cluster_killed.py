@@ -23,8 +23,7 @@ from tests.support.quick_jvm import QUICK
 from tests.support.sinking import Writer, rows, values_of
 from tests.support.spark_cluster import Cluster, Submitted, kill
 
-from kafkalog.checkpoints.commit_stamp import STATE_FILE
-from kafkalog.checkpoints.commit_state import STAGED_PREFIX
+from kafkalog.checkpoints.commit_state import STAGED_PREFIX, STATE_FILE
 from kafkalog.checkpoints.state_file import load_state
 from kafkalog.jobs.jars import delta_jars, fetch
 

@@ -15,7 +15,7 @@ from tests.support.reader_model import look_during_commits
 from kafkalog.checkpoints.intent import load_intent
 from kafkalog.streaming.commit import committer
 from kafkalog.streaming.commit.committer import Committer
-from kafkalog.streaming.commit.foreign_log import ForeignLog
+from kafkalog.streaming.commit.tail_recovery import ForeignLog
 from kafkalog.streaming.store import nodes, session
 from kafkalog.streaming.store.identity import Verdict
 from kafkalog.streaming.store.log_set import LogSet

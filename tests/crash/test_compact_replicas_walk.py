@@ -22,7 +22,7 @@ from tests.support.replica_compacting import (
 from tests.support.replicated import check_clean, check_equal, check_in_sync, path_of
 
 from kafkalog.errors import LogDirectoryError
-from kafkalog.streaming.operate.recover import recover
+from kafkalog.streaming.admin.recovery import recover
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -26,9 +26,9 @@ from kafkalog.checkpoints.broker import CLEANER_OFFSET, read_offset_checkpoint
 from kafkalog.checkpoints.state_file import load_state
 from kafkalog.errors import KafkaLogError
 from kafkalog.model import TopicPartition
+from kafkalog.streaming.admin.compaction import compact
+from kafkalog.streaming.admin.recovery import recover
 from kafkalog.streaming.log.swap import swap_is_unfinished
-from kafkalog.streaming.operate.compact import compact
-from kafkalog.streaming.operate.recover import recover
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,8 +12,8 @@ from tests.support.disk_calls import MOUNT, Machine, simulated
 from tests.support.sinking import Writer, rows
 
 from kafkalog.checkpoints.broker import CLEANER_OFFSET, read_offset_checkpoint
+from kafkalog.streaming.admin.recovery import recover
 from kafkalog.streaming.log.swap import swap_is_unfinished
-from kafkalog.streaming.operate.recover import recover
 
 if TYPE_CHECKING:
     from tests.support.disk import Disk

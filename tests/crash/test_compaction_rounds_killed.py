@@ -18,8 +18,8 @@ from tests.support.disk_calls import MOUNT, Machine, simulated
 from tests.support.scenes import check_indexes
 
 from kafkalog.checkpoints.broker import CLEANER_OFFSET
+from kafkalog.streaming.admin.recovery import recover
 from kafkalog.streaming.log.swap import swap_is_unfinished
-from kafkalog.streaming.operate.recover import recover
 
 if TYPE_CHECKING:
     from collections.abc import Callable

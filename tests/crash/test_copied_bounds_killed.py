@@ -20,12 +20,12 @@ from kafkalog.checkpoints.commit_state import STAGED_PREFIX, UNFINISHED_FOLDER
 from kafkalog.checkpoints.intent import INTENT_FILE
 from kafkalog.checkpoints.state_file import load_state
 from kafkalog.model import TopicPartition
-from kafkalog.streaming.operate.copied_bounds import Bounds, set_bounds
-from kafkalog.streaming.operate.recover import recover
-from kafkalog.streaming.operate.topics import create
+from kafkalog.streaming.admin.copied_bounds import Bounds, set_bounds
+from kafkalog.streaming.admin.recovery import recover
+from kafkalog.streaming.admin.topics import create
 from kafkalog.streaming.sink.task_writer import TaskWriter
-from kafkalog.streaming.sink.writer import LogStreamWriter, StagedMessage
-from kafkalog.streaming.store.ends.watch import EndsWatch
+from kafkalog.streaming.spark.writers import LogStreamWriter, StagedMessage
+from kafkalog.streaming.store.ends.tracker import EndsWatch
 from kafkalog.streaming.store.identity import BatchIdentity
 
 if TYPE_CHECKING:

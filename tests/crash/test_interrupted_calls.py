@@ -26,15 +26,15 @@ from tests.support.interrupting import AlarmError
 
 import kafkalog
 from kafkalog.errors import CommitError, KafkaLogError
-from kafkalog.files.shield import IS_DONE
+from kafkalog.files.deferred_signals import IS_DONE
 from kafkalog.model import TopicPartition
+from kafkalog.streaming.admin.topics import create, delete
 from kafkalog.streaming.groups.administration import reset_group
 from kafkalog.streaming.groups.group_commits import GroupCommits
-from kafkalog.streaming.operate.topics import create, delete
-from kafkalog.streaming.schema import RowSchema
+from kafkalog.streaming.groups.member_files import MEMBER_PREFIX
 from kafkalog.streaming.source.read_options import ReadOptions
-from kafkalog.streaming.source.stream_reader import LogStreamReader
-from kafkalog.streaming.store.group_files import MEMBER_PREFIX
+from kafkalog.streaming.source.schema import RowSchema
+from kafkalog.streaming.spark.stream_reader import LogStreamReader
 from kafkalog.streaming.store.policy import SetPolicy
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.support.consuming import consumer, keep_groups_small, output, positions, table, written
 
+from kafkalog.streaming.api import append
 from kafkalog.streaming.groups.group_commits import GroupCommits
 from kafkalog.streaming.groups.group_record import GroupRecord
-from kafkalog.streaming.library import append
 from kafkalog.streaming.store.policy import SetPolicy
 
 if TYPE_CHECKING:

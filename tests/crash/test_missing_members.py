@@ -17,9 +17,10 @@ from tests.support.missing_member_model import (
 )
 
 from kafkalog.streaming.commit import committer
-from kafkalog.streaming.commit.foreign_log import ForeignLog
+from kafkalog.streaming.commit.tail_recovery import ForeignLog
 from kafkalog.streaming.store import open_set, session
-from kafkalog.streaming.store.ends import rule, watch
+from kafkalog.streaming.store.ends import rule
+from kafkalog.streaming.store.ends import tracker as watch
 from kafkalog.streaming.store.ends.missing_parts import NOTHING
 from kafkalog.streaming.store.identity import Verdict
 

@@ -21,13 +21,13 @@ from kafkalog.checkpoints.broker import (
     read_offset_checkpoint,
     write_offset_checkpoint,
 )
-from kafkalog.checkpoints.commit_stamp import STATE_FILE
+from kafkalog.checkpoints.commit_state import STATE_FILE
 from kafkalog.errors import KafkaLogError
 from kafkalog.model import TopicPartition
-from kafkalog.streaming.commit import applying
+from kafkalog.streaming.commit import committer as applying
 from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.log.partition_log import PartitionLog
-from kafkalog.streaming.store import take_back as recovery
+from kafkalog.streaming.store.recovery import rollback as recovery
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -14,8 +14,9 @@ from tests.support.commit_model import Broken
 from tests.support.mixed_flush_model import Bounds, search_mixed_flush
 
 from kafkalog.files import atomic as atomic_file
-from kafkalog.streaming.commit import applying, committer
-from kafkalog.streaming.store import unsynced
+from kafkalog.streaming.commit import committer
+from kafkalog.streaming.commit import committer as applying
+from kafkalog.streaming.store.recovery import unsynced
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -28,8 +28,8 @@ from kafkalog.checkpoints.state_file import load_state
 from kafkalog.errors import KafkaLogError
 from kafkalog.files import atomic as atomic_file
 from kafkalog.files.system import system
-from kafkalog.streaming.operate.recover import recover
-from kafkalog.streaming.source.followed_logs import FollowedLogs
+from kafkalog.streaming.admin.recovery import recover
+from kafkalog.streaming.source.end_offsets import FollowedLogs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

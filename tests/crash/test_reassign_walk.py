@@ -13,11 +13,10 @@ from tests.support.killing import run_and_kill
 from tests.support.replicated import append, check_clean, check_in_sync, path_of, values
 
 from kafkalog.model import TopicPartition
-from kafkalog.streaming.operate.move_folders import move_folders
-from kafkalog.streaming.operate.move_plan import Move
-from kafkalog.streaming.operate.reassign import cancel_moves, look_at_moves, reassign
-from kafkalog.streaming.operate.recover import recover
-from kafkalog.streaming.operate.replica_check import compare_replicas
+from kafkalog.streaming.admin.nodes.move_folders import move_folders
+from kafkalog.streaming.admin.nodes.reassign import Move, cancel_moves, look_at_moves, reassign
+from kafkalog.streaming.admin.nodes.replicas import compare_replicas
+from kafkalog.streaming.admin.recovery import recover
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -77,7 +76,7 @@ def check_there_from_any_others(nodes: list[Path], expected: list[str]) -> None:
 def test_a_move_killed_at_any_call_continues(
     rate: int, missing: int | None, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kafkalog.streaming.operate.reassign.rest", lambda _: None)
+    monkeypatch.setattr("kafkalog.streaming.admin.nodes.reassign.rest", lambda _: None)
     for nodes, call in worlds(folder):
         path = path_of(nodes)
         died = run_and_kill(lambda p=path: reassign([p], MOVES, rate=rate), call, half=True)  # type: ignore[misc]
@@ -103,7 +102,7 @@ def test_a_move_killed_at_any_call_continues(
 def test_a_move_between_directories_killed_at_any_call_continues(
     others: list[str], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kafkalog.streaming.operate.move_folders.rest", lambda _: None)
+    monkeypatch.setattr("kafkalog.streaming.admin.nodes.move_folders.rest", lambda _: None)
     call, died = 0, True
     one = {"min.insync.replicas": "1"}
     while died:
@@ -137,7 +136,7 @@ def test_a_move_between_directories_killed_at_any_call_continues(
 def test_a_move_killed_at_any_call_can_be_given_up(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kafkalog.streaming.operate.reassign.rest", lambda _: None)
+    monkeypatch.setattr("kafkalog.streaming.admin.nodes.reassign.rest", lambda _: None)
     for nodes, call in worlds(folder):
         path = path_of(nodes)
         died = run_and_kill(lambda p=path: reassign([p], MOVES, rate=700), call, half=True)  # type: ignore[misc]

@@ -21,9 +21,11 @@ from tests.support.replica_model import (
 )
 
 from kafkalog.checkpoints import replica_state, voters
-from kafkalog.checkpoints.commit_stamp import PREPARED_FILE, STATE_FILE
-from kafkalog.streaming.store.replicas import copying, deciding, several_nodes
-from kafkalog.streaming.store.replicas.several_nodes import SeveralNodes
+from kafkalog.checkpoints.commit_state import PREPARED_FILE, STATE_FILE
+from kafkalog.streaming.store.replicas import controller as deciding
+from kafkalog.streaming.store.replicas import copying
+from kafkalog.streaming.store.replicas import quorum as several_nodes
+from kafkalog.streaming.store.replicas.quorum import SeveralNodes
 
 if TYPE_CHECKING:
     from collections.abc import Callable

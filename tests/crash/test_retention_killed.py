@@ -20,9 +20,9 @@ from tests.support.sinking import Writer, rows
 from kafkalog.checkpoints.broker import LOG_START_OFFSET, read_offset_checkpoint
 from kafkalog.checkpoints.state_file import load_state
 from kafkalog.model import TopicPartition
-from kafkalog.streaming.log.segment_files import list_base_offsets
-from kafkalog.streaming.operate.recover import recover
-from kafkalog.streaming.operate.retain import retain
+from kafkalog.streaming.admin.recovery import recover
+from kafkalog.streaming.admin.retention import retain
+from kafkalog.streaming.log.segments import list_base_offsets
 
 if TYPE_CHECKING:
     from pathlib import Path

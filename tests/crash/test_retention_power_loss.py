@@ -14,11 +14,11 @@ from kafkalog.checkpoints.state_file import load_state
 from kafkalog.errors import KafkaLogError
 from kafkalog.files.system import system
 from kafkalog.model import TopicPartition
-from kafkalog.streaming.log.segment_files import list_base_offsets
-from kafkalog.streaming.operate.recover import recover
-from kafkalog.streaming.operate.retain import delete_records, retain
+from kafkalog.streaming.admin.recovery import recover
+from kafkalog.streaming.admin.retention import delete_records, retain
+from kafkalog.streaming.log.segments import list_base_offsets
 from kafkalog.streaming.records.columns import Columns, RecordDecoder
-from kafkalog.streaming.store.ends.watch import EndsWatch
+from kafkalog.streaming.store.ends.tracker import EndsWatch
 
 if TYPE_CHECKING:
     from tests.support.disk import Disk

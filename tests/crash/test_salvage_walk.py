@@ -13,13 +13,13 @@ from tests.support.sinking import Writer, rows
 
 from kafkalog.checkpoints.commit_state import UNFINISHED_FOLDER
 from kafkalog.model import TopicPartition
-from kafkalog.streaming.library import read
+from kafkalog.streaming.admin.recovery import recover
+from kafkalog.streaming.admin.salvage import KEPT_PREFIX, salvage
+from kafkalog.streaming.api import read
 from kafkalog.streaming.log.partition_log import PartitionLog
 from kafkalog.streaming.log.read.verification import check_segment
 from kafkalog.streaming.log.segment import LogSegment
-from kafkalog.streaming.log.segment_files import list_base_offsets
-from kafkalog.streaming.operate.recover import recover
-from kafkalog.streaming.operate.salvage import KEPT_PREFIX, salvage
+from kafkalog.streaming.log.segments import list_base_offsets
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -20,7 +20,7 @@ from tests.support.killing import count_calls, run_and_kill
 from tests.support.scenes import CASES, Case, Scene, check_indexes
 from tests.support.sinking import adopt_small_files
 
-from kafkalog.streaming.operate.recover import recover
+from kafkalog.streaming.admin.recovery import recover
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

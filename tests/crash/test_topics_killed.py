@@ -34,9 +34,9 @@ from kafkalog.errors import (
     RowError,
     UnknownTopicOrPartitionError,
 )
-from kafkalog.streaming.operate.recover import recover
-from kafkalog.streaming.operate.topics import alter, create, delete
-from kafkalog.streaming.store.ends.watch import EndsWatch
+from kafkalog.streaming.admin.recovery import recover
+from kafkalog.streaming.admin.topics import alter, create, delete
+from kafkalog.streaming.store.ends.tracker import EndsWatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -12,9 +12,9 @@ from tests.support.sinking import Writer, rows, values_of
 from kafkalog.checkpoints.broker import HIGH_WATERMARK, read_offset_checkpoint
 from kafkalog.checkpoints.commit_state import UNFINISHED_FOLDER
 from kafkalog.checkpoints.state_file import load_state
-from kafkalog.streaming.operate.recover import recover
-from kafkalog.streaming.operate.topics import alter, delete
-from kafkalog.streaming.store.ends.watch import EndsWatch
+from kafkalog.streaming.admin.recovery import recover
+from kafkalog.streaming.admin.topics import alter, delete
+from kafkalog.streaming.store.ends.tracker import EndsWatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,7 +11,7 @@ import pytest
 from tests.support.earlier_formats import EarlierSet, values_of
 from tests.support.killing import run_and_kill
 
-from kafkalog.checkpoints.commit_stamp import STATE_FILE
+from kafkalog.checkpoints.commit_state import STATE_FILE
 from kafkalog.checkpoints.intent import INTENT_FILE
 
 if TYPE_CHECKING:

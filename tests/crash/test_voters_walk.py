@@ -20,9 +20,9 @@ from tests.support.replicated import (
     values,
 )
 
-from kafkalog.checkpoints.commit_stamp import STATE_FILE
-from kafkalog.streaming.operate.recover import recover
-from kafkalog.streaming.operate.voters import add_node, replace_node
+from kafkalog.checkpoints.commit_state import STATE_FILE
+from kafkalog.streaming.admin.nodes.voters import add_node, replace_node
+from kafkalog.streaming.admin.recovery import recover
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -26,14 +26,14 @@ from tests.support.sinking import rows
 from tests.support.warnings_heard import warnings_to
 
 import kafkalog
-from kafkalog.checkpoints.commit_stamp import STATE_FILE
+from kafkalog.checkpoints.commit_state import STATE_FILE
 from kafkalog.checkpoints.intent import INTENT_FILE
 from kafkalog.errors import KafkaLogError
 from kafkalog.jobs.cli.app import app
-from kafkalog.streaming.operate.backup import back_up
-from kafkalog.streaming.schema import RowSchema, source_schema
+from kafkalog.streaming.admin.backup import back_up
 from kafkalog.streaming.source.offsets import from_json
 from kafkalog.streaming.source.reading import read_split
+from kafkalog.streaming.source.schema import RowSchema, source_schema
 from kafkalog.streaming.source.stream_control import StreamControl
 
 if TYPE_CHECKING:

@@ -25,15 +25,15 @@ import kafkalog
 from kafkalog.checkpoints.broker import LeaderEpoch, write_leader_epochs, write_topic_id
 from kafkalog.files.system import System, system
 from kafkalog.model import TopicPartition
+from kafkalog.streaming.admin.broker.handover import hand_over, take_over
+from kafkalog.streaming.admin.retention import delete_records
+from kafkalog.streaming.admin.topics import create, delete
 from kafkalog.streaming.commit.query_checkpoint import QueryCheckpoint
-from kafkalog.streaming.operate.handover import hand_over, take_over
-from kafkalog.streaming.operate.retain import delete_records
-from kafkalog.streaming.operate.topics import create, delete
 from kafkalog.streaming.sink.task_writer import TaskWriter
-from kafkalog.streaming.sink.writer import LogStreamWriter, StagedMessage
 from kafkalog.streaming.source.offsets import from_json, to_json
 from kafkalog.streaming.source.read_options import ReadOptions
 from kafkalog.streaming.source.stream_control import StreamControl
+from kafkalog.streaming.spark.writers import LogStreamWriter, StagedMessage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

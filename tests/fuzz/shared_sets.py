@@ -12,13 +12,13 @@ from tests.fuzz.sets import Ground, append
 from tests.support.earlier_formats import EarlierSet
 from tests.support.killing import count_calls, run_and_kill
 
-from kafkalog.checkpoints.commit_stamp import PREPARED_FILE
+from kafkalog.checkpoints.commit_state import PREPARED_FILE
 from kafkalog.files.system import system
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.groups.group_commits import OFFSETS_POLICY, GroupCommits, Move
 from kafkalog.streaming.groups.group_record import MemberSettings
 from kafkalog.streaming.groups.membership import Membership
-from kafkalog.streaming.groups.plan_files import Plan, load_plan, save_plan
+from kafkalog.streaming.groups.planned_commit import Plan, load_plan, save_plan
 from kafkalog.streaming.store.policy import SetPolicy
 
 if TYPE_CHECKING:

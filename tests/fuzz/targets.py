@@ -45,8 +45,8 @@ from kafkalog.streaming.coordinator.views import (
     decode_transactions_batch,
 )
 from kafkalog.streaming.groups.group_record import GroupRecord
+from kafkalog.streaming.groups.liveness import Watch
 from kafkalog.streaming.groups.member_files import MemberFolder, sign_name
-from kafkalog.streaming.groups.watch import Watch
 from kafkalog.streaming.log.index.offset import OffsetIndex
 from kafkalog.streaming.log.index.time import TimeIndex
 from kafkalog.streaming.log.index.txn import TxnIndex
@@ -55,6 +55,10 @@ from kafkalog.streaming.log.producer_state import open_transactions
 from kafkalog.streaming.log.read.salvage import Salvage
 from kafkalog.streaming.log.read.slice_reader import read_slice
 from kafkalog.streaming.log.read.transactions import StableOffset
+from kafkalog.streaming.lookup.entry_kernels import SMALLEST_ENTRY, find_entries
+from kafkalog.streaming.lookup.memtable import Entries, MemTable
+from kafkalog.streaming.lookup.seen_keys import KeyRange, SeenKeys
+from kafkalog.streaming.lookup.wanted_keys import KeySpan
 from kafkalog.streaming.records.batch import scan_batches
 from kafkalog.streaming.records.batch_rows import BatchDescriber
 from kafkalog.streaming.records.builder import BatchBuilder
@@ -65,10 +69,6 @@ from kafkalog.streaming.records.control import MarkerReader
 from kafkalog.streaming.records.murmur2 import murmur2
 from kafkalog.streaming.source import offsets
 from kafkalog.streaming.source.read_options import ReadOptions
-from kafkalog.streaming.table.entry_kernels import SMALLEST_ENTRY, find_entries
-from kafkalog.streaming.table.memtable import Entries, MemTable
-from kafkalog.streaming.table.seen_keys import KeyRange, SeenKeys
-from kafkalog.streaming.table.wanted_keys import KeySpan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

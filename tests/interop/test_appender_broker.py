@@ -12,8 +12,8 @@ from tests.support.kafka import Topic, serve
 from tests.support.log_files import FLIGHTS, append, cut, make_batches, read_offsets, scan
 
 from kafkalog.streaming.log.append.recovery import cut_segment, recover_segment
-from kafkalog.streaming.log.config import LogConfig
 from kafkalog.streaming.log.partition_log import PartitionLog
+from kafkalog.streaming.options.topic_settings import LogConfig
 
 if TYPE_CHECKING:
     from pathlib import Path

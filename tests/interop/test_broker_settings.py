@@ -16,7 +16,7 @@ from confluent_kafka.admin import (
 from tests.support.kafka import Broker, Topic
 
 from kafkalog.checkpoints.state_file import load_state
-from kafkalog.streaming.operate.handover import take_over
+from kafkalog.streaming.admin.broker.handover import take_over
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -19,7 +19,7 @@ from tests.support.kafka import Broker, Topic
 
 from kafkalog.checkpoints.broker import LOG_START_OFFSET, read_offset_checkpoint
 from kafkalog.model import TopicPartition
-from kafkalog.streaming.log.segment_files import list_base_offsets
+from kafkalog.streaming.log.segments import list_base_offsets
 
 if TYPE_CHECKING:
     from collections.abc import Callable

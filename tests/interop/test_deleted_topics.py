@@ -11,8 +11,8 @@ import pytest
 from tests.support.kafka import Broker, Topic
 from tests.support.sinking import Writer, rows, values_of
 
-from kafkalog.streaming.operate.handover import hand_over, take_over
-from kafkalog.streaming.operate.topics import alter, delete
+from kafkalog.streaming.admin.broker.handover import hand_over, take_over
+from kafkalog.streaming.admin.topics import alter, delete
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,7 +42,7 @@ def test_a_broker_serves_what_is_left_and_removes_what_could_not_be(
         raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), str(folder))
 
     with monkeypatch.context() as patch:
-        patch.setattr("kafkalog.streaming.store.deletion.remove_folder", refuse)
+        patch.setattr("kafkalog.streaming.store.folders.deletion.remove_folder", refuse)
         delete([str(data)], "gone")
         assert hand_over([str(data)]).problems == []
     left = list(data.glob("gone-*-delete"))

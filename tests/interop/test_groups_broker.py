@@ -15,8 +15,8 @@ from tests.support.kafka import Broker, Topic
 
 import kafkalog
 from kafkalog.model import TopicPartition
+from kafkalog.streaming.admin.broker.handover import hand_over, take_over
 from kafkalog.streaming.groups.group_commits import GroupCommits
-from kafkalog.streaming.operate.handover import hand_over, take_over
 from kafkalog.streaming.store.policy import SetPolicy
 
 if TYPE_CHECKING:

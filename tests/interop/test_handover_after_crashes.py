@@ -21,8 +21,8 @@ from tests.support.sinking import adopt_small_files
 
 from kafkalog.checkpoints.broker import read_topic_id
 from kafkalog.checkpoints.commit_state import UNFINISHED_FOLDER
-from kafkalog.streaming.operate.handover import hand_over, take_over
-from kafkalog.streaming.operate.recover import recover
+from kafkalog.streaming.admin.broker.handover import hand_over, take_over
+from kafkalog.streaming.admin.recovery import recover
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -23,9 +23,9 @@ from tests.support.killed_transactions import (
 )
 
 from kafkalog.model import TopicPartition
+from kafkalog.streaming.admin.broker.handover import hand_over, take_over
+from kafkalog.streaming.api import read
 from kafkalog.streaming.groups.group_commits import GroupCommits
-from kafkalog.streaming.library import read
-from kafkalog.streaming.operate.handover import hand_over, take_over
 from kafkalog.streaming.store.policy import SetPolicy
 
 if TYPE_CHECKING:

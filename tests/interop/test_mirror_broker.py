@@ -11,7 +11,7 @@ from tests.support.corpus import UnpackedCase
 from tests.support.kafka import Topic, serve
 from tests.support.reading import read_batch
 
-from kafkalog.streaming.store.ends.watch import EndsWatch
+from kafkalog.streaming.store.ends.tracker import EndsWatch
 
 if TYPE_CHECKING:
     from pathlib import Path

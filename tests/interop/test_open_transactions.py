@@ -11,8 +11,8 @@ import pytest
 from tests.support.kafka import Broker, Topic
 from tests.support.sinking import Writer, rows
 
-from kafkalog.streaming.library import read
-from kafkalog.streaming.operate.handover import hand_over, take_over
+from kafkalog.streaming.admin.broker.handover import hand_over, take_over
+from kafkalog.streaming.api import read
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,8 +13,8 @@ from tests.support.kafka import Broker
 
 from kafkalog.streaming.log.read.slice_reader import read_slice
 from kafkalog.streaming.records.columns import Columns, RecordDecoder
-from kafkalog.streaming.source.followed_logs import FollowedLogs
-from kafkalog.streaming.source.plan.batch_plan import plan_batch
+from kafkalog.streaming.source.batch_plan import plan_batch
+from kafkalog.streaming.source.end_offsets import FollowedLogs
 from kafkalog.streaming.source.read_options import ReadOptions
 
 if TYPE_CHECKING:

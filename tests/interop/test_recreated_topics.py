@@ -18,7 +18,7 @@ from kafkalog.checkpoints.broker import (
     write_offset_checkpoint,
 )
 from kafkalog.model import TopicPartition
-from kafkalog.streaming.operate.handover import hand_over
+from kafkalog.streaming.admin.broker.handover import hand_over
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -19,15 +19,15 @@ from tests.support.replicated import (
 
 from kafkalog.checkpoints.broker import META_PROPERTIES, read_leader_epochs
 from kafkalog.errors import LogDirectoryError
-from kafkalog.streaming.operate.handover import hand_over, take_over
-from kafkalog.streaming.operate.replica_check import compare_replicas
+from kafkalog.streaming.admin.broker.handover import hand_over, take_over
+from kafkalog.streaming.admin.nodes.replicas import compare_replicas
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.support.kafka_cluster import NodeBroker
 
-    from kafkalog.streaming.operate.recover import Upkeep
+    from kafkalog.streaming.admin.recovery import Upkeep
 
 pytestmark = pytest.mark.interop
 

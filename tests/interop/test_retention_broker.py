@@ -25,11 +25,11 @@ from kafkalog.checkpoints.broker import (
 )
 from kafkalog.files.system import system
 from kafkalog.model import TopicPartition
+from kafkalog.streaming.admin.broker.handover import hand_over, take_over
+from kafkalog.streaming.admin.retention import delete_records, retain
 from kafkalog.streaming.log.files import SNAPSHOT, file_name
 from kafkalog.streaming.log.producer_state import list_snapshots, read_snapshot
-from kafkalog.streaming.log.segment_files import list_base_offsets
-from kafkalog.streaming.operate.handover import hand_over, take_over
-from kafkalog.streaming.operate.retain import delete_records, retain
+from kafkalog.streaming.log.segments import list_base_offsets
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

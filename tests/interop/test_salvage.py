@@ -12,9 +12,9 @@ from tests.support.log_files import flip
 from tests.support.sinking import Writer, rows
 
 from kafkalog.checkpoints.broker import META_PROPERTIES, read_leader_epochs
+from kafkalog.streaming.admin.broker.handover import hand_over, take_over
+from kafkalog.streaming.admin.salvage import KEPT_PREFIX, salvage
 from kafkalog.streaming.log.segment import LogSegment
-from kafkalog.streaming.operate.handover import hand_over, take_over
-from kafkalog.streaming.operate.salvage import KEPT_PREFIX, salvage
 
 if TYPE_CHECKING:
     from pathlib import Path

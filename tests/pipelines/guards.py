@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from kafkalog.jobs import continuation, replaying
 from kafkalog.jobs.mirroring import Mirror
-from kafkalog.streaming.commit.copied_ends import CopiedBatch
+from kafkalog.streaming.commit.preserved_offsets import CopiedBatch
 
 if TYPE_CHECKING:
     import pytest

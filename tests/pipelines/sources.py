@@ -16,10 +16,10 @@ from tests.support.copying import cut
 import kafkalog
 from kafkalog.errors import UnknownTopicOrPartitionError
 from kafkalog.model import TopicPartition
-from kafkalog.streaming.operate.compact import Wanted, compact
-from kafkalog.streaming.operate.retain import delete_records
-from kafkalog.streaming.operate.topics import alter, delete
-from kafkalog.streaming.store.ends.watch import EndsWatch
+from kafkalog.streaming.admin.compaction import Wanted, compact
+from kafkalog.streaming.admin.retention import delete_records
+from kafkalog.streaming.admin.topics import alter, delete
+from kafkalog.streaming.store.ends.tracker import EndsWatch
 
 if TYPE_CHECKING:
     import random

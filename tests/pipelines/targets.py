@@ -14,7 +14,7 @@ from tests.support.copying import cut, run_mirror, run_replay
 import kafkalog
 from kafkalog.errors import UnknownTopicOrPartitionError
 from kafkalog.jobs.mirroring import Mirror
-from kafkalog.streaming.operate.topics import alter, create, delete
+from kafkalog.streaming.admin.topics import alter, create, delete
 
 if TYPE_CHECKING:
     import random

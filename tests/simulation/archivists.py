@@ -11,11 +11,11 @@ from tests.simulation.scene import COLUMNS, TOPIC, Scene
 
 import kafkalog
 from kafkalog.errors import OptionError
+from kafkalog.streaming.admin.backup import back_up
+from kafkalog.streaming.admin.salvage import salvage
 from kafkalog.streaming.log.files import LOG, file_name
 from kafkalog.streaming.log.segment import LogSegment
-from kafkalog.streaming.log.segment_files import list_base_offsets
-from kafkalog.streaming.operate.backup import back_up
-from kafkalog.streaming.operate.salvage import salvage
+from kafkalog.streaming.log.segments import list_base_offsets
 
 if TYPE_CHECKING:
     import random

@@ -32,13 +32,12 @@ from kafkalog.checkpoints.broker import (
 from kafkalog.checkpoints.commit_state import UNFINISHED_FOLDER
 from kafkalog.errors import KafkaLogError
 from kafkalog.files.atomic import write_atomically
-from kafkalog.streaming.log.append.appender import PartitionAppender
+from kafkalog.streaming.admin.broker.handover import hand_over, take_over
+from kafkalog.streaming.log.append.appender import BufferSource, PartitionAppender
 from kafkalog.streaming.log.append.recovery import recover_segment
-from kafkalog.streaming.log.append.source import BufferSource
-from kafkalog.streaming.log.config import LogConfig
 from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.log.partition_log import PartitionLog
-from kafkalog.streaming.operate.handover import hand_over, take_over
+from kafkalog.streaming.options.topic_settings import LogConfig
 from kafkalog.streaming.records.batch import scan_batches
 
 if TYPE_CHECKING:

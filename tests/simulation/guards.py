@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any, Final
 from tests.simulation.layouts import Layout
 from tests.simulation.patches import Instead, Mutation
 
-from kafkalog.files.shield import shielded
+from kafkalog.files.deferred_signals import shielded
+from kafkalog.streaming.admin.retention import _round
 from kafkalog.streaming.commit.committer import Committer
-from kafkalog.streaming.operate.periodic_retention import _round
 from kafkalog.streaming.store.identity import Verdict, judge
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from kafkalog.files.shield import Shielded
+    from kafkalog.files.deferred_signals import Shielded
 
 __all__ = ["GUARDS"]
 
@@ -133,13 +133,13 @@ GUARDS: Final = {
     ),
     "batches may be written by a caller who is interrupted": Mutation(
         "an interrupt leaves locks held, or half a commit",
-        {"kafkalog.files.shield.Shielded.result": _unshielded},
+        {"kafkalog.files.deferred_signals.Shielded.result": _unshielded},
         ("query", "appender", "reader"),
         {"interrupt": 150},
     ),
     "staged files of others are swept": Mutation(
         "a batch fails, though nothing was in its way",
-        {"store.clearing._is_older": _always(True)},
+        {"store.cleanup._is_older": _always(True)},
         ("query", "query", "appender"),
     ),
     "records are not made durable": Mutation(
@@ -156,26 +156,26 @@ GUARDS: Final = {
     ),
     "what was left to the system may be deleted": Mutation(
         "after a loss of power a log ends below its start, for ever",
-        {"operate.shortening.make_shortened_durable": _nothing},
+        {"admin.retention.make_shortened_durable": _nothing},
         ("appender", "deleter", "deleter"),
         {"power": 400},
         {"flush": "os"},
     ),
     "log starts are not published": Mutation(
         "deleted records are read, or the log begins where nobody expects it",
-        {"operate.shortening.move_log_starts": _nothing},
+        {"admin.retention.move_log_starts": _nothing},
         ("appender", "deleter", "reader"),
     ),
     "retention counts as the append": Mutation(
         "an interrupt says that an append was stopped, which is committed",
-        {"operate.periodic_retention._round": shielded(inspect.unwrap(_round))},
+        {"admin.retention._round": shielded(inspect.unwrap(_round))},
         ("appender", "appender", "reader"),
         {"interrupt": 100},
         {"retention.bytes": "400", "retention.check.interval.ms": "1"},
     ),
     "missing directories are not noticed": Mutation(
         "readers are given a part of what is committed, and not told",
-        {"source.whole_look.WholeLook._say": _nothing},
+        {"source.completeness.WholeLook._say": _nothing},
         ("appender", "query", "reader", "reader"),
         {"vanish": 150, "empty": 150},
     ),
@@ -206,7 +206,7 @@ GUARDS: Final = {
     "the log continues in the same segment on a server": Mutation(
         "late writes of a host that lost its locks replace what is committed",
         {
-            "store.take_back._take_back_partition": Instead(
+            "store.recovery.rollback._take_back_partition": Instead(
                 "if is_shared(folder) and not is_cut:", "if False:"
             )
         },
@@ -228,7 +228,7 @@ GUARDS: Final = {
     ),
     "the folder of a state that was replaced is not synced": Mutation(
         "a loss of power takes a commit back that was acknowledged",
-        {"store.publishing._sync": Instead("fsync_directory(folder)")},
+        {"store.nodes._sync": Instead("fsync_directory(folder)")},
         ("query", "appender", "reader"),
         {"power": 400},
         {"flush": "os"},
@@ -302,7 +302,7 @@ GUARDS: Final = {
     ),
     "a log that ends too early is appended to": Mutation(
         "offsets that readers have seen get other records",
-        {"commit.foreign_log.ForeignLog._check_end": Instead("self.check_has_all(end)")},
+        {"commit.tail_recovery.ForeignLog._check_end": Instead("self.check_has_all(end)")},
         ("query", "appender", "reader"),
         {"old": 60},
         drawn={"directories": 2},
@@ -333,7 +333,7 @@ GUARDS: Final = {
     ),
     "a copy is not brought up to date under the locks": Mutation(
         "a backup has a state whose records it lacks",
-        {"operate.backup._copy_set": Instead("copy.bring_up_to_date()")},
+        {"admin.backup._copy_set": Instead("copy.bring_up_to_date()")},
         ("query", "appender", "archivist", "archivist"),
     ),
     "a write counts as whole": Mutation(
@@ -345,7 +345,7 @@ GUARDS: Final = {
     "a read counts as whole": Mutation(
         "a batch that was read in part is taken for damage",
         {
-            "kafkalog.files.local_file.fill_from": Instead(
+            "kafkalog.files.open_file.fill_from": Instead(
                 "while filled < len(data):", "for _ in range(1):"
             )
         },
@@ -398,7 +398,7 @@ GUARDS: Final = {
     "nobody is ever lost": Mutation(
         "partitions of who was killed are read by nobody",
         {
-            "groups.watch._is_lost": Instead(
+            "groups.liveness._is_lost": Instead(
                 "seen.still_s * 1000 >= settings.session_timeout_ms", "False"
             )
         },
@@ -413,13 +413,13 @@ GUARDS: Final = {
     ),
     "a state is prepared on one node only": _found(
         "an acknowledged batch is known to one node, and gone with it",
-        "store.replicas.several_nodes.SeveralNodes.publish",
+        "store.replicas.quorum.SeveralNodes.publish",
         "for node in self.live if self._prepare",
         "for node in self.live[:1] if self._prepare",
     ),
     "a take-back leaves the leader epoch": _found(
         "two records have one offset under one leader epoch, and no follower can tell them apart",
-        "store.replicas.deciding.decide",
+        "store.replicas.controller.decide",
         "_claim(log_set, with_raised_epochs(log_set.state, _written_epochs(unfinished)))",
         "_claim(log_set, log_set.state)",
         {"kill": 300},
@@ -430,7 +430,7 @@ GUARDS: Final = {
             "store.replicas.open_nodes.NodesSession._present": Instead(
                 "voters.check_majority()", "pass"
             ),
-            "store.replicas.several_nodes.SeveralNodes.check_majority": Instead(
+            "store.replicas.quorum.SeveralNodes.check_majority": Instead(
                 "if is_majority(self.live, self.voters):", "if self.live:"
             ),
         },

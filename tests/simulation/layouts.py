@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kafkalog.files.local_paths import split_paths
+from kafkalog.files.paths import split_paths
 
 __all__ = ["Layout"]
 

@@ -35,7 +35,7 @@ from kafkalog.streaming.coordinator.records import (
 )
 from kafkalog.streaming.coordinator.schemas import OFFSET_COMMIT_VALUE, OFFSETS_RECORD_TYPES
 from kafkalog.streaming.groups.administration import EARLIEST, LATEST, delete_group, reset_group
-from kafkalog.streaming.store.ends.watch import EndsWatch
+from kafkalog.streaming.store.ends.tracker import EndsWatch
 
 if TYPE_CHECKING:
     from tests.simulation.group_audit import Log

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from tests.simulation.node_audit import Stand
 from tests.simulation.scene import TOPIC, Scene
 
-from kafkalog.streaming.operate.elect import elect_preferred
-from kafkalog.streaming.operate.recover import recover
-from kafkalog.streaming.operate.replicas import look_at_replicas
+from kafkalog.streaming.admin.nodes.elect import elect_preferred
+from kafkalog.streaming.admin.nodes.replicas import look_at_replicas
+from kafkalog.streaming.admin.recovery import recover
 
 if TYPE_CHECKING:
     import random

@@ -9,10 +9,10 @@ from tests.simulation.scene import TOPIC, Scene
 
 from kafkalog.errors import OffsetOutOfRangeError
 from kafkalog.model import TopicPartition
-from kafkalog.streaming.operate.compact import Wanted, compact
-from kafkalog.streaming.operate.handover import hand_over, take_over
-from kafkalog.streaming.operate.recover import recover
-from kafkalog.streaming.operate.retain import HIGH_WATERMARK_OFFSET, delete_records, retain
+from kafkalog.streaming.admin.broker.handover import hand_over, take_over
+from kafkalog.streaming.admin.compaction import Wanted, compact
+from kafkalog.streaming.admin.recovery import recover
+from kafkalog.streaming.admin.retention import HIGH_WATERMARK_OFFSET, delete_records, retain
 
 if TYPE_CHECKING:
     import random

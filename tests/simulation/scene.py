@@ -16,7 +16,7 @@ from tests.simulation.scheduler import InterruptError, KilledError
 from tests.support.warnings_heard import warnings_to
 
 from kafkalog.errors import DurabilityError, KafkaLogError
-from kafkalog.streaming.operate.recover import Upkeep, recover
+from kafkalog.streaming.admin.recovery import Upkeep, recover
 
 if TYPE_CHECKING:
     import random

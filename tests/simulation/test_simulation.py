@@ -27,9 +27,9 @@ from tests.simulation.simulation import _COPYING, Plan, _expected, draw, run, sh
 
 from kafkalog.files.system import system
 from kafkalog.model import TopicPartition
-from kafkalog.streaming.operate.handover import hand_over
-from kafkalog.streaming.operate.topics import delete
-from kafkalog.streaming.store.publishing import _suffix
+from kafkalog.streaming.admin.broker.handover import hand_over
+from kafkalog.streaming.admin.topics import delete
+from kafkalog.streaming.store.nodes import _suffix
 
 SECONDS = os.environ.get("KAFKALOG_SIMULATION_SECONDS", "60")
 ROOT = Path(__file__).parents[2]
@@ -130,7 +130,7 @@ def test_a_patch_that_does_not_apply_is_a_failure() -> None:
 
 
 def test_a_patch_lasts_as_long_as_it_is_applied() -> None:
-    with applied({"store.publishing._suffix": Instead("return ", "return 'patched' and ")}):
+    with applied({"store.nodes._suffix": Instead("return ", "return 'patched' and ")}):
         changed = _suffix.__code__
     assert _suffix.__code__ is not changed
 

@@ -24,9 +24,9 @@ from kafkalog.errors import (
     UnknownTopicOrPartitionError,
 )
 from kafkalog.files.system import system
+from kafkalog.streaming.admin.broker.handover import hand_over, take_over
+from kafkalog.streaming.admin.topics import alter, create, delete
 from kafkalog.streaming.commit.committer import Committer
-from kafkalog.streaming.operate.handover import hand_over, take_over
-from kafkalog.streaming.operate.topics import alter, create, delete
 from kafkalog.streaming.sink.task_writer import TaskWriter
 from kafkalog.streaming.sink.write_options import WriteOptions
 from kafkalog.streaming.sink.write_plan import WritePlan

@@ -27,7 +27,7 @@ from kafkalog.jobs.delta_state import HeldByTable
 from kafkalog.jobs.delta_tables import DeltaTable
 from kafkalog.jobs.topic_facts import TopicFacts, to_properties
 from kafkalog.model import TopicPartition
-from kafkalog.streaming.operate.copied_bounds import Bounds
+from kafkalog.streaming.admin.copied_bounds import Bounds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

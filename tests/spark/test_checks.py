@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kafkalog.jobs.checks import compare_contents, find_disorder, find_gaps
+from kafkalog.jobs.demo.checks import compare_contents, find_disorder, find_gaps
 from kafkalog.jobs.header_lists import with_header_lists
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 from kafkalog.model import TopicPartition
-from kafkalog.streaming.listeners import GroupOffsetsListener, LagListener
-from kafkalog.streaming.source.bounds.group_start import read_positions
+from kafkalog.streaming.source.start import read_positions
+from kafkalog.streaming.spark.listeners import GroupOffsetsListener, LagListener
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

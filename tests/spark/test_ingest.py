@@ -15,7 +15,7 @@ import kafkalog
 from kafkalog.errors import OptionError, TargetMismatchError
 from kafkalog.jobs.ingesting import Ingest
 from kafkalog.jobs.inputs import Input
-from kafkalog.streaming.operate.topics import delete
+from kafkalog.streaming.admin.topics import delete
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.support.consuming import positions, table, written
 
+from kafkalog.streaming.api import append
 from kafkalog.streaming.groups.group_commits import GroupCommits
-from kafkalog.streaming.library import append
 from kafkalog.streaming.store.policy import SetPolicy
 
 if TYPE_CHECKING:

@@ -19,14 +19,14 @@ import kafkalog
 from kafkalog.jobs.maintain import Maintenance, Scope
 from kafkalog.jobs.spark_cleaning import Cleaned, clean, clean_on_spark
 from kafkalog.model import TopicPartition
-from kafkalog.streaming.log.segment_files import list_base_offsets
+from kafkalog.streaming.log.segments import list_base_offsets
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import SparkSession
 
-    from kafkalog.streaming.operate.cleaning import CleaningTask
+    from kafkalog.streaming.admin.cleaning import CleaningTask
 
 pytestmark = pytest.mark.spark
 

@@ -21,11 +21,11 @@ from kafkalog.errors import OptionError
 from kafkalog.jobs.mirroring import Mirror
 from kafkalog.jobs.running import sentence_in
 from kafkalog.model import INTERNAL_TOPICS, TopicPartition
-from kafkalog.streaming.operate.copied_bounds import Bounds, set_bounds
-from kafkalog.streaming.operate.recover import recover
-from kafkalog.streaming.operate.retain import delete_records
-from kafkalog.streaming.operate.topics import alter, create, delete
-from kafkalog.streaming.store.ends.watch import EndsWatch
+from kafkalog.streaming.admin.copied_bounds import Bounds, set_bounds
+from kafkalog.streaming.admin.recovery import recover
+from kafkalog.streaming.admin.retention import delete_records
+from kafkalog.streaming.admin.topics import alter, create, delete
+from kafkalog.streaming.store.ends.tracker import EndsWatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,10 +8,10 @@ import pytest
 from tests.support.sinking import Writer, rows, values_of
 
 from kafkalog.jobs.checkpoint_folder import reached_of
-from kafkalog.jobs.lag.spark_checkpoint import read_checkpoint
+from kafkalog.jobs.inspect.readers import read_checkpoint
 from kafkalog.model import TopicPartition
+from kafkalog.streaming.admin.topics import create
 from kafkalog.streaming.commit.query_checkpoint import QueryCheckpoint
-from kafkalog.streaming.operate.topics import create
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

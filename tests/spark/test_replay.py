@@ -19,7 +19,7 @@ from kafkalog.jobs.replay_checkpoint import ReplayCheckpoint
 from kafkalog.jobs.replay_targets import target_of
 from kafkalog.jobs.replaying import Replay
 from kafkalog.jobs.restore_plan import Until
-from kafkalog.streaming.operate.topics import create
+from kafkalog.streaming.admin.topics import create
 
 if TYPE_CHECKING:
     from pathlib import Path

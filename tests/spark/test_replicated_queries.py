@@ -11,7 +11,7 @@ from tests.support.replicated import check_clean, check_equal, check_in_sync, pa
 
 import kafkalog
 from kafkalog.errors import LogDirectoryError, UnknownTopicOrPartitionError
-from kafkalog.streaming.operate.recover import recover
+from kafkalog.streaming.admin.recovery import recover
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -25,16 +25,16 @@ from kafkalog.checkpoints.state_file import load_state
 from kafkalog.errors import LogDirectoryError
 from kafkalog.jobs import restoring
 from kafkalog.jobs.archiving import Archive
-from kafkalog.jobs.cli.group_rows import list_groups
+from kafkalog.jobs.inspect.groups import list_groups
 from kafkalog.jobs.restore_plan import Until
 from kafkalog.jobs.restoring import Restore
 from kafkalog.jobs.topic_facts import FactsOfLogs
 from kafkalog.model import TopicPartition, many
+from kafkalog.streaming.admin.copied_bounds import Bounds, set_bounds
+from kafkalog.streaming.admin.topics import alter, create
 from kafkalog.streaming.log.log_dir import LogDirs
-from kafkalog.streaming.operate.copied_bounds import Bounds, set_bounds
-from kafkalog.streaming.operate.topics import alter, create
 from kafkalog.streaming.sink.group_writer import GroupWriter
-from kafkalog.streaming.store.ends.watch import EndsWatch
+from kafkalog.streaming.store.ends.tracker import EndsWatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping

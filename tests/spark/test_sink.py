@@ -14,7 +14,7 @@ from tests.support.sinking import values_of
 
 import kafkalog
 from kafkalog.checkpoints.state_file import load_state
-from kafkalog.streaming.operate.topics import alter
+from kafkalog.streaming.admin.topics import alter
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 from tests.support.sinking import values_of
 
-from kafkalog.checkpoints.commit_stamp import STATE_FILE
+from kafkalog.checkpoints.commit_state import STATE_FILE
 from kafkalog.checkpoints.state_file import load_state
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from tests.support.sinking import Writer, rows
 
 from kafkalog.streaming.records.columns import Columns, RecordDecoder
-from kafkalog.streaming.source.followed_logs import FollowedLogs
+from kafkalog.streaming.source.end_offsets import FollowedLogs
 
 if TYPE_CHECKING:
     import random

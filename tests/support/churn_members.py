@@ -20,7 +20,7 @@ from tests.support.spark import small_session
 from kafkalog import Consumer
 from kafkalog.errors import FencedMemberError, RowError
 from kafkalog.files.system import system
-from kafkalog.streaming.library import append
+from kafkalog.streaming.api import append
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

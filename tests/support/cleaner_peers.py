@@ -27,9 +27,9 @@ from kafkalog.checkpoints.broker import (
 )
 from kafkalog.jobs.cli.app import app
 from kafkalog.model import CLUSTER_METADATA_TOPIC, TopicPartition
-from kafkalog.streaming.clean.offset_map import DEFAULT_MEMORY
-from kafkalog.streaming.log.segment_files import list_base_offsets
-from kafkalog.streaming.operate.compact import Wanted, compact
+from kafkalog.streaming.admin.compaction import Wanted, compact
+from kafkalog.streaming.log.compaction.offset_map import DEFAULT_MEMORY
+from kafkalog.streaming.log.segments import list_base_offsets
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

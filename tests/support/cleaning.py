@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from tests.support.record_batches import record_of, varint
 
-from kafkalog.streaming.clean.cleanable import Cleanable, find_cleanable
-from kafkalog.streaming.clean.cleaner import CleanedLog, clean_log
-from kafkalog.streaming.clean.offset_map import OffsetMap
-from kafkalog.streaming.clean.producers import LastRecords
-from kafkalog.streaming.log.config import LogConfig
+from kafkalog.streaming.log.compaction.cleanable import Cleanable, find_cleanable
+from kafkalog.streaming.log.compaction.cleaner import CleanedLog, clean_log
+from kafkalog.streaming.log.compaction.offset_map import OffsetMap
+from kafkalog.streaming.log.compaction.producers import LastRecords
 from kafkalog.streaming.log.segments import LogSegments
+from kafkalog.streaming.options.topic_settings import LogConfig
 from kafkalog.streaming.records.batch_layout import seal_batch
 from kafkalog.streaming.records.columns import Columns, RecordDecoder
 from kafkalog.streaming.records.compression import Codec, compress

@@ -42,11 +42,11 @@ from tests.support.sinking import Writer, rows
 from kafkalog.checkpoints.broker import CLEAN_SHUTDOWN, LOCK
 from kafkalog.checkpoints.commit_state import LOCK_FILE, UNFINISHED_FOLDER
 from kafkalog.errors import KafkaLogError
-from kafkalog.files.shield import Interrupted, current
+from kafkalog.files.deferred_signals import Interrupted, current
 from kafkalog.streaming.log.files import parse_partition_directory
 from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.records.columns import Columns, RecordDecoder
-from kafkalog.streaming.source.followed_logs import FollowedLogs
+from kafkalog.streaming.source.end_offsets import FollowedLogs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

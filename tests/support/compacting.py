@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any
 from tests.support.sinking import Writer, rows
 
 from kafkalog.files.system import system
-from kafkalog.streaming.operate.compact import Wanted, compact
+from kafkalog.streaming.admin.compaction import Wanted, compact
 from kafkalog.streaming.records.columns import Columns, RecordDecoder
-from kafkalog.streaming.store.ends.watch import EndsWatch
+from kafkalog.streaming.store.ends.tracker import EndsWatch
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     from kafkalog.model import TopicPartition
-    from kafkalog.streaming.operate.compact import Compacted
+    from kafkalog.streaming.admin.compaction import Compacted
 
 __all__ = ["FORCED", "compacted", "latest", "read", "updates", "writer"]
 

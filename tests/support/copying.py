@@ -16,10 +16,10 @@ from kafkalog.jobs.replay_checkpoint import ReplayCheckpoint
 from kafkalog.jobs.replay_targets import target_of
 from kafkalog.jobs.replaying import Replay
 from kafkalog.model import partition_directory_name
+from kafkalog.streaming.admin.salvage import salvage
 from kafkalog.streaming.log.files import LOG, file_name
 from kafkalog.streaming.log.segment import LogSegment
-from kafkalog.streaming.log.segment_files import list_base_offsets
-from kafkalog.streaming.operate.salvage import salvage
+from kafkalog.streaming.log.segments import list_base_offsets
 from kafkalog.streaming.source.offsets import to_json
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kafkalog.streaming.worker import uncollected
+from kafkalog.streaming.spark.worker import uncollected
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -25,9 +25,9 @@ from tests.support.churn_members import (
 from tests.support.killed_query import processes_of
 
 from kafkalog.errors import LockTimeoutError
+from kafkalog.streaming.admin.topics import alter, create
+from kafkalog.streaming.api import append, read
 from kafkalog.streaming.groups.group_commits import GroupCommits
-from kafkalog.streaming.library import append, read
-from kafkalog.streaming.operate.topics import alter, create
 from kafkalog.streaming.store.policy import SetPolicy
 
 if TYPE_CHECKING:

@@ -10,13 +10,13 @@ import pyarrow as pa
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import StringType, StructField, StructType
 
-from kafkalog.streaming.datasource import KafkaLogDataSource
 from kafkalog.streaming.joining.joined_control import JoinedControl
-from kafkalog.streaming.schema import RowSchema
 from kafkalog.streaming.sink.task_writer import TaskWriter
-from kafkalog.streaming.sink.writer import LogStreamWriter, StagedMessage, make_stream_writer
 from kafkalog.streaming.source.offsets import from_json
-from kafkalog.streaming.source.stream_reader import LogStreamReader
+from kafkalog.streaming.source.schema import RowSchema
+from kafkalog.streaming.spark.datasource import KafkaLogDataSource
+from kafkalog.streaming.spark.stream_reader import LogStreamReader
+from kafkalog.streaming.spark.writers import LogStreamWriter, StagedMessage, make_stream_writer
 from kafkalog.streaming.store.identity import BatchIdentity
 
 if TYPE_CHECKING:

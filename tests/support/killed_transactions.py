@@ -22,8 +22,8 @@ from kafkalog.checkpoints.broker import (
     write_offset_checkpoint,
 )
 from kafkalog.model import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, TopicPartition
+from kafkalog.streaming.api import read
 from kafkalog.streaming.coordinator.group_positions import partition_for_group
-from kafkalog.streaming.library import read
 from kafkalog.streaming.log.read.walk import walk_batches
 
 if TYPE_CHECKING:

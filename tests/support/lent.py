@@ -20,15 +20,15 @@ from kafkalog.checkpoints.broker import (
     write_leader_epochs,
 )
 from kafkalog.model import TopicPartition
+from kafkalog.streaming.admin.broker.handover import hand_over, take_over
+from kafkalog.streaming.admin.recovery import recover
 from kafkalog.streaming.log.partition_log import PartitionLog
-from kafkalog.streaming.operate.handover import hand_over, take_over
-from kafkalog.streaming.operate.recover import recover
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from kafkalog.streaming.operate.recover import Upkeep
+    from kafkalog.streaming.admin.recovery import Upkeep
 
 __all__ = [
     "BROKER_EPOCHS",

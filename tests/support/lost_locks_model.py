@@ -26,8 +26,7 @@ from tests.support.disk import Renamed, Synced, Written
 from tests.support.disk_calls import MOUNT, Machine, simulated
 from tests.support.sinking import Writer, rows, values_of
 
-from kafkalog.checkpoints.commit_stamp import STATE_FILE
-from kafkalog.checkpoints.commit_state import LOCK_FILE
+from kafkalog.checkpoints.commit_state import LOCK_FILE, STATE_FILE
 from kafkalog.checkpoints.intent import INTENT_FILE
 from kafkalog.errors import KafkaLogError
 from kafkalog.streaming.log.files import parse_partition_directory

@@ -31,7 +31,7 @@ from tests.support.sinking import Writer, rows
 from kafkalog.checkpoints.state_file import load_state
 from kafkalog.errors import KafkaLogError
 from kafkalog.streaming.records.columns import Columns, RecordDecoder
-from kafkalog.streaming.source.followed_logs import FollowedLogs
+from kafkalog.streaming.source.end_offsets import FollowedLogs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -41,17 +41,17 @@ from tests.support.sinking import Writer, rows
 from kafkalog.checkpoints.state_file import load_state
 from kafkalog.errors import KafkaLogError
 from kafkalog.files.system import system
-from kafkalog.streaming.operate.recover import recover
+from kafkalog.streaming.admin.recovery import recover
 from kafkalog.streaming.records.columns import Columns, RecordDecoder
-from kafkalog.streaming.source.followed_logs import FollowedLogs
+from kafkalog.streaming.source.end_offsets import FollowedLogs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from tests.support.disk import Change
 
+    from kafkalog.streaming.admin.recovery import Upkeep
     from kafkalog.streaming.log.partition_log import PartitionLog
-    from kafkalog.streaming.operate.recover import Upkeep
 
 __all__ = ["Bounds", "search_mixed_flush"]
 

@@ -7,15 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from tests.support.reading import read_batch
 
-from kafkalog.streaming.source import latest
-from kafkalog.streaming.table import seen_keys
+from kafkalog.streaming.lookup import latest, seen_keys
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     import pytest
 
-    from kafkalog.streaming.table.seen_keys import KeyRange, SeenKeys
+    from kafkalog.streaming.lookup.seen_keys import KeyRange, SeenKeys
 
 __all__ = ["by_key", "latest_of", "newest_of", "open_spills", "spilling"]
 

@@ -28,7 +28,7 @@ from tests.support.commit_model import (
 from tests.support.disk_calls import MOUNT, Machine, simulated
 from tests.support.states import in_format_1
 
-from kafkalog.checkpoints.commit_stamp import STATE_FILE
+from kafkalog.checkpoints.commit_state import STATE_FILE
 from kafkalog.errors import KafkaLogError
 
 if TYPE_CHECKING:

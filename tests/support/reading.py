@@ -6,11 +6,11 @@ import pickle
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from kafkalog.streaming.datasource import KafkaLogDataSource
-from kafkalog.streaming.schema import RowSchema, source_schema
 from kafkalog.streaming.source.read_options import ReadOptions
 from kafkalog.streaming.source.reading import read_split
+from kafkalog.streaming.source.schema import RowSchema, source_schema
 from kafkalog.streaming.source.stream_control import StreamControl
+from kafkalog.streaming.spark.datasource import KafkaLogDataSource
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -12,9 +12,8 @@ from kafkalog.streaming.records.batch import BatchTable, scan_batches
 from kafkalog.streaming.records.builder import BatchBuilder, EncodedBatch
 from kafkalog.streaming.records.columns import RecordDecoder
 from kafkalog.streaming.records.compression import Codec
-from kafkalog.streaming.records.header_lists import HEADERS_TYPE
 from kafkalog.streaming.records.record_columns import RecordColumns
-from kafkalog.streaming.records.row_buffers import ALL_COLUMNS, Columns
+from kafkalog.streaming.records.row_buffers import ALL_COLUMNS, HEADERS_TYPE, Columns
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -27,7 +27,7 @@ from tests.support.replicated import newest_state, path_of, values
 
 import kafkalog
 from kafkalog.errors import KafkaLogError
-from kafkalog.streaming.operate.compact import Wanted, compact
+from kafkalog.streaming.admin.compaction import Wanted, compact
 
 if TYPE_CHECKING:
     from collections.abc import Callable

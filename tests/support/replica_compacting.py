@@ -10,14 +10,14 @@ from tests.support.replicated import newest_state, path_of
 import kafkalog
 from kafkalog.checkpoints.broker import CLEANER_OFFSET, read_offset_checkpoint
 from kafkalog.model import TopicPartition
+from kafkalog.streaming.admin.compaction import Wanted, compact
 from kafkalog.streaming.log.swap import swap_is_unfinished
-from kafkalog.streaming.operate.compact import Wanted, compact
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from kafkalog.streaming.operate.compact import Compacted
+    from kafkalog.streaming.admin.compaction import Compacted
 
 __all__ = [
     "BATCHES",

@@ -33,12 +33,12 @@ from tests.support.disk import ROOT_INODE, Disk
 from tests.support.disk_calls import MOUNT, Machine, simulated
 from tests.support.sinking import Writer, rows
 
-from kafkalog.checkpoints.commit_stamp import PREPARED_FILE
+from kafkalog.checkpoints.commit_state import PREPARED_FILE
 from kafkalog.checkpoints.committed import load_committed
 from kafkalog.checkpoints.intent import INTENT_FILE
 from kafkalog.checkpoints.state_file import load_state
 from kafkalog.errors import KafkaLogError
-from kafkalog.files.shield import current, run_as
+from kafkalog.files.deferred_signals import current, run_as
 from kafkalog.files.system import remembered, system
 from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.log.partition_log import PartitionLog
@@ -46,7 +46,7 @@ from kafkalog.streaming.records.batch import scan_batches
 from kafkalog.streaming.records.columns import Columns, RecordDecoder
 from kafkalog.streaming.store.policy import SetPolicy
 from kafkalog.streaming.store.replicas.open_nodes import NodesSession
-from kafkalog.streaming.store.replicas.several_nodes import Controller
+from kafkalog.streaming.store.replicas.quorum import Controller
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -15,8 +15,8 @@ from kafkalog.streaming.records.columns import Columns, RecordDecoder
 from kafkalog.streaming.sink.task_writer import TaskWriter
 from kafkalog.streaming.sink.write_options import WriteOptions
 from kafkalog.streaming.sink.write_plan import WritePlan
+from kafkalog.streaming.store.appender_cache import KeptAppenders
 from kafkalog.streaming.store.identity import BatchIdentity
-from kafkalog.streaming.store.kept_appenders import KeptAppenders
 from kafkalog.streaming.store.session import ensure_set
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from kafkalog.files.stalling import stalled
+from kafkalog.files.timeouts import stalled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

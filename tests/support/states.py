@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from kafkalog.checkpoints.commit_stamp import STATE_FILE
-from kafkalog.checkpoints.commit_state import PartitionState
+from kafkalog.checkpoints.commit_state import STATE_FILE, PartitionState
 from kafkalog.checkpoints.intent import INTENT_FILE
 from kafkalog.checkpoints.sealed_file import seal
 

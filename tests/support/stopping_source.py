@@ -17,7 +17,7 @@ from pyspark.sql.datasource import DataSourceStreamArrowWriter
 from tests.support.spark import small_session
 
 from kafkalog.streaming.commit.committer import Committer
-from kafkalog.streaming.datasource import KafkaLogDataSource
+from kafkalog.streaming.spark.datasource import KafkaLogDataSource
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -39,20 +39,20 @@ from kafkalog.checkpoints.broker import (
     RECOVERY_POINT,
     write_topic_id,
 )
-from kafkalog.checkpoints.commit_stamp import STATE_FILE
-from kafkalog.checkpoints.commit_state import UNFINISHED_FOLDER
+from kafkalog.checkpoints.commit_state import STATE_FILE, UNFINISHED_FOLDER
 from kafkalog.checkpoints.intent import INTENT_FILE
 from kafkalog.errors import KafkaLogError
-from kafkalog.files.local_paths import split_paths
+from kafkalog.files.paths import split_paths
 from kafkalog.files.system import system
 from kafkalog.jobs.cli.app import app
 from kafkalog.jobs.rebuild import app as rebuild_app
-from kafkalog.streaming.operate import handover, node_handover, salvage
+from kafkalog.streaming.admin import salvage
+from kafkalog.streaming.admin.broker import handover, node_handover
 from kafkalog.streaming.store.log_set import LogSet
 from kafkalog.streaming.store.open_set import open_set
 from kafkalog.streaming.store.policy import SetPolicy
 from kafkalog.streaming.store.replicas import open_nodes
-from kafkalog.streaming.store.replicas.several_nodes import SeveralNodes
+from kafkalog.streaming.store.replicas.quorum import SeveralNodes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -1227,15 +1227,15 @@ OF_OPTIONS: Final = ("for `kafkalog compact`", "for `kafkalog retain`", "which t
 """What options are for: no advice."""
 
 ELSEWHERE: Final[dict[str, str]] = {
-    "a broker has written since. Run": "unit/operate/test_lent_nodes.py::"
+    "a broker has written since. Run": "unit/admin/test_lent_nodes.py::"
     "test_after_brokers_have_written_a_takeover_comes_before_a_handover",
-    "a broker of another one would lose": "unit/operate/test_lent_nodes.py::"
+    "a broker of another one would lose": "unit/admin/test_lent_nodes.py::"
     "test_a_replica_that_lags_is_brought_in_sync_first",
-    "nothing says which is the cluster's": "unit/operate/test_lent_nodes.py::"
+    "nothing says which is the cluster's": "unit/admin/test_lent_nodes.py::"
     "test_a_topic_that_the_cluster_made_is_taken_over",
     "Then put an": "unit/store/replicas/test_replicas_that_part.py::"
     "test_nodes_that_were_put_back_and_written_to_are_refused_with_a_way_on_that_works",
-    "is not the folder of the leader": "unit/operate/test_compact_replicas.py::"
+    "is not the folder of the leader": "unit/admin/test_compact_replicas.py::"
     "test_a_replica_that_cannot_get_other_files_is_not_read_before_it_is_brought_up_to_date",
 }
 """Tests that follow an advice where files of a cluster are needed, by parts of messages."""

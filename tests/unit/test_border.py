@@ -13,7 +13,7 @@ from tests.support.logs import Row, batch_bytes, write_segment
 
 import kafkalog
 from kafkalog.errors import CorruptRecordError, KafkaLogError, LogDirectoryError, OptionError
-from kafkalog.streaming.border import crosses_border
+from kafkalog.streaming.options.bridge import crosses_border
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -112,7 +112,7 @@ _STOPPED = """
 import io, sys
 from pyspark.serializers import read_int
 from kafkalog.streaming.source.read_options import ReadOptions
-from kafkalog.streaming.source.stream_reader import LogStreamReader
+from kafkalog.streaming.spark.stream_reader import LogStreamReader
 
 reader = LogStreamReader(ReadOptions.parse({"path": "/logs", "subscribe": "t"}), None)
 try:  # as pyspark's python_streaming_source_runner does

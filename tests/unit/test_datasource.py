@@ -11,9 +11,9 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import StructType
 
 from kafkalog.errors import OptionError
-from kafkalog.streaming.datasource import KafkaLogDataSource
-from kafkalog.streaming.source.batch_reader import LogBatchReader
-from kafkalog.streaming.source.stream_reader import LogStreamReader
+from kafkalog.streaming.spark.batch_readers import LogBatchReader
+from kafkalog.streaming.spark.datasource import KafkaLogDataSource
+from kafkalog.streaming.spark.stream_reader import LogStreamReader
 
 if TYPE_CHECKING:
     from collections.abc import Callable

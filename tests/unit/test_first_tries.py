@@ -14,13 +14,13 @@ import pytest
 import kafkalog
 from kafkalog.errors import LogDirectoryError, OptionError, UnknownTopicOrPartitionError
 from kafkalog.model import TopicPartition
-from kafkalog.streaming.arguments import texts
 from kafkalog.streaming.sink.group_writer import GroupWriter
 from kafkalog.streaming.sink.write_options import WriteOptions
-from kafkalog.streaming.sink.writer import make_batch_writer
-from kafkalog.streaming.source.plan.batch_plan import plan_batch
+from kafkalog.streaming.source.arguments import texts
+from kafkalog.streaming.source.batch_plan import plan_batch
 from kafkalog.streaming.source.read_options import ReadOptions
 from kafkalog.streaming.source.stream_control import StreamControl
+from kafkalog.streaming.spark.writers import make_batch_writer
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,10 +9,10 @@ import pytest
 
 import kafkalog
 from kafkalog.errors import OptionError
-from kafkalog.streaming.client_options import KAFKA_CLIENT_OPTIONS
-from kafkalog.streaming.log.config import LogConfig
-from kafkalog.streaming.options import options_of
-from kafkalog.streaming.quantities import quantity_hint
+from kafkalog.streaming.options.client import KAFKA_CLIENT_OPTIONS
+from kafkalog.streaming.options.declaring import options_of
+from kafkalog.streaming.options.quantities import quantity_hint
+from kafkalog.streaming.options.topic_settings import LogConfig
 from kafkalog.streaming.sink.write_options import WriteOptions
 from kafkalog.streaming.source.read_options import ReadOptions
 

@@ -23,20 +23,19 @@ from kafkalog.checkpoints.broker import (
     PARTITION_METADATA,
     write_topic_id,
 )
-from kafkalog.checkpoints.commit_stamp import PREPARED_FILE, STATE_FILE
-from kafkalog.checkpoints.commit_state import LOCK_FILE
-from kafkalog.checkpoints.member_name import MEMBER_NAME_FILE, kept_name
+from kafkalog.checkpoints.commit_state import LOCK_FILE, PREPARED_FILE, STATE_FILE
 from kafkalog.checkpoints.state_file import load_state
 from kafkalog.errors import CheckpointError, FencedMemberError, LogDirectoryError
 from kafkalog.files.system import system
 from kafkalog.model import TopicPartition
+from kafkalog.streaming.admin.broker.handover import hand_over, take_over
+from kafkalog.streaming.admin.retention import delete_records
 from kafkalog.streaming.groups.group_commits import GroupCommits, Move
 from kafkalog.streaming.groups.group_record import MemberSettings
+from kafkalog.streaming.groups.member_files import MEMBER_PREFIX
 from kafkalog.streaming.groups.membership import Membership
-from kafkalog.streaming.groups.plan_files import Plan, load_plan, save_plan
-from kafkalog.streaming.operate.handover import hand_over, take_over
-from kafkalog.streaming.operate.retain import delete_records
-from kafkalog.streaming.store.group_files import MEMBER_PREFIX
+from kafkalog.streaming.groups.planned_commit import Plan, load_plan, save_plan
+from kafkalog.streaming.joining.member_options import MEMBER_NAME_FILE, kept_name
 from kafkalog.streaming.store.policy import SetPolicy
 
 if TYPE_CHECKING:

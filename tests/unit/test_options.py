@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, ClassVar
 import pytest
 
 from kafkalog.errors import OptionError
-from kafkalog.streaming.client_options import KAFKA_CLIENT_OPTIONS, KAFKA_SECURITY_PREFIXES
-from kafkalog.streaming.option_kinds import (
+from kafkalog.streaming.options.client import KAFKA_CLIENT_OPTIONS, KAFKA_SECURITY_PREFIXES
+from kafkalog.streaming.options.declaring import Options, Rules, option, options_of, warn_ignored
+from kafkalog.streaming.options.kinds import (
     BOOLEAN,
     DURATION_MS,
     PATHS,
@@ -22,7 +23,6 @@ from kafkalog.streaming.option_kinds import (
     number,
     size,
 )
-from kafkalog.streaming.options import Options, Rules, option, options_of, warn_ignored
 
 if TYPE_CHECKING:
     from pathlib import Path

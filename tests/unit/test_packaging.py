@@ -228,7 +228,7 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
                 "streaming/store/session.py",
             },
         ),
-        ("write_state", {"streaming/store/publishing.py", "streaming/store/nodes.py"}),
+        ("write_state", {"streaming/store/nodes.py"}),
     ],
     ids=["locks are taken by a session", "a state is published on a node"],
 )

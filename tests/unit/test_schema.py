@@ -17,7 +17,7 @@ from pyspark.sql.types import (
 )
 
 from kafkalog.errors import OptionError
-from kafkalog.streaming.schema import RowSchema, source_schema
+from kafkalog.streaming.source.schema import RowSchema, source_schema
 
 HEADER = StructType().add("key", "string").add("value", "binary")
 

@@ -40,9 +40,9 @@ KEPT = {
     "streaming/records/compression/zlib_library.py": "whether zlib exports its functions",
     "streaming/records/compression/zstd_library.py": "whether zstandard exports its functions",
     "streaming/records/jit/folder.py": "the folder of compiled kernels, the same for all",
-    "streaming/options.py": "the names of options",
+    "streaming/options/declaring.py": "the names of options",
     "streaming/store/topics.py": "settings, parsed",
-    "streaming/worker.py": "what belongs to a Python worker of Spark's",
+    "streaming/spark/worker.py": "what belongs to a Python worker of Spark's",
 }
 """Modules that may cache something for ever, which is the same for every process."""
 

@@ -12,7 +12,7 @@ import pytest
 _COLLECTING = """
 import gc
 from pyspark import TaskContext
-from kafkalog.streaming.worker import settle_planner, task_of_spark
+from kafkalog.streaming.spark.worker import settle_planner, task_of_spark
 {before}
 kept = []
 for module in ["sys", "sys", "colorsys"]:
@@ -26,7 +26,7 @@ for module in ["sys", "sys", "colorsys"]:
 _ENDING_EARLY = """
 import gc
 from pyspark import TaskContext
-from kafkalog.streaming.worker import task_of_spark
+from kafkalog.streaming.spark.worker import task_of_spark
 {before}
 def rows():
     with task_of_spark():
@@ -51,7 +51,7 @@ except KeyError:
 _ALLOCATING = """
 import ctypes
 from pyspark import TaskContext
-from kafkalog.streaming.worker import task_of_spark
+from kafkalog.streaming.spark.worker import task_of_spark
 {before}
 library = ctypes.CDLL(None)
 library.malloc.restype = library.sbrk.restype = ctypes.c_void_p
@@ -121,7 +121,7 @@ def test_unless_the_user_says_otherwise_or_it_is_another_process() -> None:
 _WARNING = """
 import logging
 from pyspark import TaskContext
-from kafkalog.streaming.worker import show_log_lines, show_warnings, task_of_spark
+from kafkalog.streaming.spark.worker import show_log_lines, show_warnings, task_of_spark
 {before}
 show_warnings()
 logger = logging.getLogger("kafkalog.sink")

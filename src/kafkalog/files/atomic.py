@@ -1,12 +1,8 @@
-"""Replace a small file so that every reader, and every crash, sees the old bytes or the new ones.
-
-As Kafka does it (``CheckpointFile.write``): write ``<name>.tmp``, fsync it, rename it over the
-name, fsync the folder. Writers of one file must exclude each other: all of them use the same
-temporary name, so that a crash leaves at most one file behind, which the next writer replaces.
-"""
+"""Replace small files, and make folders, so that no crash leaves half of it."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
@@ -17,14 +13,55 @@ from kafkalog.files.regular import create_exclusive, fsync_directory, sync, writ
 if TYPE_CHECKING:
     from pathlib import Path
 
+
 __all__ = [
     "TEMPORARY_SUFFIX",
     "create_atomically",
+    "make_with_parents",
     "prepare",
     "publish",
     "write_atomically",
     "write_new",
 ]
+
+
+# ----------------------------------------------------------------------------------------------
+# Make folders whose names a loss of power does not take, with all that is in them.
+
+
+def make_with_parents(folder: Path) -> None:
+    """Make a folder and those above it, by the umask; their names are on the disk then.
+
+    Each name is synced before the next folder is made. So of those that are there, only the last
+    may not be on the disk: who made it may have been killed. It is synced here, too.
+
+    Raises:
+        OSError: a folder cannot be made.
+    """
+    missing = [each for each in (folder, *folder.parents) if not each.exists()]
+    _sync_name(missing[-1].parent if missing else folder)
+    for each in reversed(missing):
+        # By the umask: what is around it may be open to everybody, as /tmp is.
+        each.mkdir(exist_ok=True)
+        fsync_directory(each.parent)
+
+
+def _sync_name(folder: Path) -> None:
+    """Sync the name of a folder that is there; that of a mount point is another's matter."""
+    if folder.stat().st_dev == folder.parent.stat().st_dev:
+        with contextlib.suppress(
+            PermissionError
+        ):  # where nobody may list, no program of ours made it
+            fsync_directory(folder.parent)
+
+
+# ----------------------------------------------------------------------------------------------
+# Replace a small file so that every reader, and every crash, sees the old bytes or the new ones.
+#
+# As Kafka does it (``CheckpointFile.write``): write ``<name>.tmp``, fsync it, rename it over the
+# name, fsync the folder. Writers of one file must exclude each other: all of them use the same
+# temporary name, so that a crash leaves at most one file behind, which the next writer replaces.
+
 
 TEMPORARY_SUFFIX: Final = ".tmp"
 

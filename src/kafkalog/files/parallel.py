@@ -10,8 +10,8 @@ import os
 from collections import deque
 from typing import TYPE_CHECKING, Final, Self, TypeVar
 
+from kafkalog.files.deferred_signals import check_interrupt, current
 from kafkalog.files.regular import sync
-from kafkalog.files.shield import check_interrupt, current
 from kafkalog.files.system import system
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Final
 
 from kafkalog.errors import LogDirectoryError
 from kafkalog.files.remote_path import RemotePath
-from kafkalog.files.stalling import at
 from kafkalog.files.system import remembered
+from kafkalog.files.timeouts import at
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,8 +10,8 @@ import os
 from typing import TYPE_CHECKING, Final, Generic, TypeAlias, TypeVar
 
 from kafkalog.files.remote_path import RemotePath
-from kafkalog.files.stalling import stalled
 from kafkalog.files.system import system
+from kafkalog.files.timeouts import stalled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -31,7 +31,7 @@ from kafkalog.streaming.records.offsets import assign_offsets
 
 if TYPE_CHECKING:
     from kafkalog.model import TimestampType
-    from kafkalog.streaming.log.config import LogConfig
+    from kafkalog.streaming.options.topic_settings import LogConfig
     from kafkalog.streaming.records.open_batch import EncodedBatch, OpenBatch
 
 __all__ = ["BatchFormat"]

@@ -12,8 +12,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from kafkalog.errors import CommitError
-from kafkalog.files.stalling import at, outlast
 from kafkalog.files.system import once_per_process
+from kafkalog.files.timeouts import at, outlast
 from kafkalog.streaming.commit.staging.staged_files import StagingArea
 
 if TYPE_CHECKING:

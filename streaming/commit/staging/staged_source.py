@@ -17,10 +17,10 @@ from crc32c import crc32c
 
 from kafkalog.errors import CommitError, LogDirectoryError
 from kafkalog.files.copies import copy_range, try_to_link
-from kafkalog.files.local_file import fill_from
+from kafkalog.files.open_file import fill_from
 from kafkalog.files.regular import follow_folder, open_regular, write_all
 from kafkalog.files.system import system
-from kafkalog.streaming.records.batch_heads import heads_of, stamp_heads, unstamp_heads
+from kafkalog.streaming.records.batch_header import heads_of, stamp_heads, unstamp_heads
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

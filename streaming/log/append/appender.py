@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from kafkalog.checkpoints.broker import (
     LEADER_EPOCHS,
@@ -31,10 +31,8 @@ from kafkalog.files.regular import (
     write_all,
 )
 from kafkalog.model import NO_PRODUCER_ID
-from kafkalog.streaming.log.append.growth import SegmentState
+from kafkalog.streaming.log.append.growth import SegmentState, load_segment_state
 from kafkalog.streaming.log.append.plan import plan_append
-from kafkalog.streaming.log.append.source import BufferSource
-from kafkalog.streaming.log.append.state import load_segment_state
 from kafkalog.streaming.log.files import LOG, OFFSET_INDEX, SNAPSHOT, TIME_INDEX, file_name
 from kafkalog.streaming.log.partition_log import PartitionLog
 from kafkalog.streaming.log.producer_state import EMPTY_SNAPSHOT, never_had_producers
@@ -48,11 +46,50 @@ if TYPE_CHECKING:
 
     from kafkalog.model import TopicPartition
     from kafkalog.streaming.log.append.growth import SegmentAppend
-    from kafkalog.streaming.log.append.source import Source
-    from kafkalog.streaming.log.config import LogConfig
+    from kafkalog.streaming.options.topic_settings import LogConfig
     from kafkalog.streaming.records.batch import BatchTable
 
-__all__ = ["AppendPlan", "PartitionAppender"]
+
+__all__ = ["AppendPlan", "BufferSource", "PartitionAppender", "Source"]
+
+
+# ----------------------------------------------------------------------------------------------
+# Where the bytes of a run are that is appended to a log.
+
+
+class Source(Protocol):
+    """Where the bytes of a run are; positions are those in the run's batch table."""
+
+    def copy(self, position: int, size: int, target: int, target_position: int) -> None:
+        """Copy bytes into the open file ``target``."""
+        ...
+
+    def link_as(self, path: Path) -> bool:
+        """Give the file of the run the name ``path`` too; return False if that cannot be done.
+
+        Raises:
+            FileExistsError: there is such a file.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class BufferSource:
+    """A run in memory: uint8[n], whose positions count from its beginning."""
+
+    data: npt.NDArray[np.uint8]
+
+    def copy(self, position: int, size: int, target: int, target_position: int) -> None:
+        """Write the bytes."""
+        write_all(target, self.data[position : position + size].data, target_position)
+
+    def link_as(self, path: Path) -> bool:
+        """Return False: there is no file."""
+        del path
+        return False
+
+
+# ----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from kafkalog.model import TopicPartition
     from kafkalog.streaming.log.append.growth import BatchFacts, SegmentAppend
-    from kafkalog.streaming.log.config import LogConfig
+    from kafkalog.streaming.options.topic_settings import LogConfig
     from kafkalog.streaming.records.batch import BatchTable
 
 __all__ = ["plan_append", "roll_jitter_ms"]

@@ -15,8 +15,7 @@ import numpy as np
 
 from kafkalog.errors import CorruptIndexError, CorruptRecordError
 from kafkalog.model import MAX_OFFSET, many
-from kafkalog.streaming.log.offset_order import ends_with_gap, misplaced
-from kafkalog.streaming.log.segment import CHUNK_BYTES, Chunk
+from kafkalog.streaming.log.segment import CHUNK_BYTES, Chunk, ends_with_gap, misplaced
 from kafkalog.streaming.log.segments import leaps_into_higher
 from kafkalog.streaming.records.batch import invalid_checksums, scan_batches
 from kafkalog.streaming.records.batch_layout import HEADER_SIZE

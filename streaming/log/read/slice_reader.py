@@ -22,12 +22,12 @@ from kafkalog.errors import (
     TimestampOutOfRangeError,
     UnknownTopicOrPartitionError,
 )
-from kafkalog.files.places import as_path
-from kafkalog.files.shield import check_interrupt
-from kafkalog.streaming.log.offset_order import ends_with_gap
+from kafkalog.files.deferred_signals import check_interrupt
+from kafkalog.files.paths import as_path
 from kafkalog.streaming.log.read.aborted_transactions import AbortedTransactions
 from kafkalog.streaming.log.read.slices import open_planned
 from kafkalog.streaming.log.replica_folders import check_stamp
+from kafkalog.streaming.log.segment import ends_with_gap
 from kafkalog.streaming.log.segments import LogSegments, leaps_into_higher, retrying
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from kafkalog.errors import CorruptIndexError
-from kafkalog.files.places import as_path
+from kafkalog.files.paths import as_path
 from kafkalog.files.remote_path import RemotePath
 from kafkalog.streaming.log.files import SWAP
 from kafkalog.streaming.log.segment import LogSegment

@@ -32,7 +32,7 @@ from kafkalog.streaming.log.files import SNAPSHOT, file_name
 from kafkalog.streaming.log.producer_state import list_snapshots, open_transactions
 from kafkalog.streaming.log.read.salvage import Salvage
 from kafkalog.streaming.log.read.walk import walk_batches
-from kafkalog.streaming.log.segment_files import list_base_offsets
+from kafkalog.streaming.log.segments import list_base_offsets
 from kafkalog.streaming.records.control import MarkerReader, MarkerType
 
 if TYPE_CHECKING:

@@ -20,8 +20,8 @@ from kafkalog.checkpoints.broker import (
     read_offset_checkpoint,
 )
 from kafkalog.errors import CheckpointError
-from kafkalog.files.stalling import at
-from kafkalog.streaming.log.config import is_remote
+from kafkalog.files.timeouts import at
+from kafkalog.streaming.options.topic_settings import is_remote
 from kafkalog.streaming.store.ends.rule import Said
 from kafkalog.streaming.store.ends.tiered import TieredStarts, has_remote_indexes
 

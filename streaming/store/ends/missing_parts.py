@@ -10,7 +10,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kafkalog.model import TopicPartition, listed
-from kafkalog.streaming.store.lost_partitions import OFFLINE_REMEDY, lost_of_living, missing_members
+from kafkalog.streaming.store.recovery.lost_partitions import (
+    OFFLINE_REMEDY,
+    lost_of_living,
+    missing_members,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +22,7 @@ if TYPE_CHECKING:
 
     from kafkalog.checkpoints.committed import Committed
     from kafkalog.streaming.log.log_dir import PartitionDirectory
-    from kafkalog.streaming.store.lost_partitions import MissingMembers
+    from kafkalog.streaming.store.recovery.lost_partitions import MissingMembers
 
 __all__ = ["NOTHING", "MissingParts", "find_missing_parts"]
 

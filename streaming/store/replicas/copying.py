@@ -19,11 +19,19 @@ from kafkalog.errors import (
     CorruptIndexError,
     CorruptRecordError,
     KafkaLogError,
+    LogDirectoryError,
 )
 from kafkalog.files.atomic import write_atomically
-from kafkalog.files.local_file import read_at
-from kafkalog.files.regular import create_exclusive, fsync_directory, open_regular, sync, write_all
-from kafkalog.files.stalling import at
+from kafkalog.files.open_file import read_at
+from kafkalog.files.regular import (
+    create_exclusive,
+    fsync_directory,
+    open_regular,
+    read_whole,
+    sync,
+    write_all,
+)
+from kafkalog.files.timeouts import at
 from kafkalog.streaming.log.append.recovery import remove_segment
 from kafkalog.streaming.log.files import (
     LOG,
@@ -35,8 +43,7 @@ from kafkalog.streaming.log.files import (
 )
 from kafkalog.streaming.log.log_end import find_valid_end
 from kafkalog.streaming.log.segment import LogSegment
-from kafkalog.streaming.log.segment_files import list_base_offsets
-from kafkalog.streaming.store.replicas.seen_files import SeenFiles, was_away
+from kafkalog.streaming.log.segments import list_base_offsets
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -44,16 +51,83 @@ if TYPE_CHECKING:
 
     from kafkalog.model import TopicPartition
 
+
 __all__ = [
     "Copying",
     "LeaderUnreadableError",
     "Room",
+    "SeenFiles",
     "copy_bytes",
     "copy_cleaner_offset",
     "equal_bytes",
     "of_leader",
     "own_topic_id",
+    "was_away",
 ]
+
+
+# ----------------------------------------------------------------------------------------------
+# Which files were compared and copied: a directory may be away for a moment amid that.
+#
+# Example: a mount fails, and is back after 3 ms. Meanwhile a replica's folder is not there, so it
+# is made and gets a first segment, below the mount. The segments after that one get into the log
+# itself, which has a hole then. What each name stood for is noted here, and is the same in the
+# end, or the replica is not in sync.
+
+
+class SeenFiles:
+    """The device and inode of each file by the path under which it was opened last."""
+
+    def __init__(self) -> None:
+        self._seen: dict[Path, tuple[int, int]] = {}
+
+    def note(self, path: Path, descriptor: int) -> None:
+        """Take note of a file that is open."""
+        self._seen[path] = _identity(os.fstat(descriptor))
+
+    def read(self, path: Path, *, limit: int) -> bytes:
+        """Read a small file whole, and take note of it.
+
+        Raises:
+            FileNotFoundError: nothing has that name.
+            LogDirectoryError: not a regular file, not readable, or longer than ``limit`` bytes.
+        """
+        descriptor = open_regular(path)
+        try:
+            self.note(path, descriptor)
+            return read_whole(descriptor, path, limit=limit)
+        finally:
+            os.close(descriptor)
+
+    def check(self) -> None:
+        """See that each path names the file that it named.
+
+        Raises:
+            LogDirectoryError: one does not.
+        """
+        for path, seen in self._seen.items():
+            try:
+                with at(path):
+                    found = _identity(path.stat())
+            except FileNotFoundError:
+                found = None
+            if found != seen:
+                raise was_away(path)
+
+
+def was_away(path: Path) -> LogDirectoryError:
+    """Say that a file of a partition's folder is not the one that it was."""
+    return LogDirectoryError(
+        f"{path} is another file than a moment ago, or gone. Was {path.parent.parent} away, or did "
+        "somebody replace it? The next write compares it again"
+    )
+
+
+def _identity(found: os.stat_result) -> tuple[int, int]:
+    return found.st_dev, found.st_ino
+
+
+# ----------------------------------------------------------------------------------------------
 
 _PIECE_BYTES: Final = 1 << 20
 _LARGEST_SMALL_FILE: Final = 1 << 30

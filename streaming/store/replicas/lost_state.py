@@ -37,16 +37,15 @@ from kafkalog.checkpoints.broker import (
     read_offset_checkpoint,
     read_topic_id,
 )
-from kafkalog.checkpoints.commit_stamp import PREPARED_FILE, STATE_FILE
-from kafkalog.checkpoints.commit_state import LOCK_FILE
+from kafkalog.checkpoints.commit_state import LOCK_FILE, PREPARED_FILE, STATE_FILE
 from kafkalog.checkpoints.intent import INTENT_FILE, load_intent
 from kafkalog.checkpoints.sealed_file import read_head
 from kafkalog.checkpoints.state_file import state_bytes
 from kafkalog.errors import CheckpointError, KafkaLogError
 from kafkalog.files.atomic import write_atomically
 from kafkalog.files.regular import open_regular
-from kafkalog.files.stalling import at
 from kafkalog.files.system import system
+from kafkalog.files.timeouts import at
 from kafkalog.streaming.log.files import stray_directory_name
 from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.store.replicas.rewriting import distrust

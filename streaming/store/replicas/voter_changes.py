@@ -22,16 +22,16 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from kafkalog.checkpoints.commit_stamp import PREPARED_FILE, STATE_FILE
+from kafkalog.checkpoints.commit_state import PREPARED_FILE, STATE_FILE
 from kafkalog.checkpoints.state_file import load_state, state_bytes
 from kafkalog.checkpoints.voters import members_of
 from kafkalog.errors import CheckpointError, LogDirectoryError, NotEnoughReplicasError
 from kafkalog.files.atomic import write_atomically
 from kafkalog.streaming.store.nodes import Node
-from kafkalog.streaming.store.replicas.deciding import decide
+from kafkalog.streaming.store.replicas.controller import decide
 from kafkalog.streaming.store.replicas.election import changed_topics, led
-from kafkalog.streaming.store.replicas.several_nodes import SeveralNodes
-from kafkalog.streaming.store.stale_lines import drop_lines_of_gone
+from kafkalog.streaming.store.replicas.quorum import SeveralNodes
+from kafkalog.streaming.store.stale_entries import drop_lines_of_gone
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafkalog.checkpoints import checkpoint_file
-from kafkalog.checkpoints.checkpoint_file import read_checkpoint, write_checkpoint
+from kafkalog.checkpoints import broker as checkpoint_file
+from kafkalog.checkpoints.broker import read_checkpoint, write_checkpoint
 from kafkalog.errors import CheckpointError
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.support.states import up_to
 
-from kafkalog.checkpoints.commit_stamp import STATE_FILE
 from kafkalog.checkpoints.commit_state import (
+    STATE_FILE,
     CommitState,
     PartitionState,
     SourcePosition,

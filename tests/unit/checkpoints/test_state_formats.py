@@ -13,14 +13,15 @@ from hypothesis import strategies as st
 from tests.support.states import in_format_1, lines_of, version_of
 from tests.unit.checkpoints.test_commit_state import INTENT, STATE
 
-from kafkalog.checkpoints.commit_stamp import STATE_FILE, load_stamp
 from kafkalog.checkpoints.commit_state import (
+    STATE_FILE,
     UNKNOWN_EPOCH,
     CommitState,
     DeletedTopic,
     PartitionState,
     TopicState,
     WriterState,
+    load_stamp,
 )
 from kafkalog.checkpoints.committed import load_committed
 from kafkalog.checkpoints.intent import (

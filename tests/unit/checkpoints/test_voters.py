@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kafkalog.checkpoints.commit_stamp import PREPARED_FILE, STATE_FILE
-from kafkalog.checkpoints.commit_state import CommitState
+from kafkalog.checkpoints.commit_state import PREPARED_FILE, STATE_FILE, CommitState
 from kafkalog.checkpoints.intent import INTENT_FILE, Intent
 from kafkalog.checkpoints.replica_state import NodeState
 from kafkalog.checkpoints.state_file import state_bytes

@@ -17,8 +17,8 @@ import kafkalog
 from kafkalog.checkpoints.intent import INTENT_FILE
 from kafkalog.errors import KafkaLogError, LogDirectoryError
 from kafkalog.files.system import system
-from kafkalog.streaming.commit.foreign_log import PartitionAppender
-from kafkalog.streaming.operate.recover import recover
+from kafkalog.streaming.admin.recovery import recover
+from kafkalog.streaming.commit.tail_recovery import PartitionAppender
 from kafkalog.streaming.store.log_set import LogSet
 
 if TYPE_CHECKING:

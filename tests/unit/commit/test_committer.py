@@ -29,7 +29,8 @@ from kafkalog.errors import (
 )
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.commit.committer import Committer
-from kafkalog.streaming.store import publishing, session
+from kafkalog.streaming.store import nodes as publishing
+from kafkalog.streaming.store import session
 from kafkalog.streaming.store.identity import BatchIdentity
 from kafkalog.streaming.store.log_set import LogSet
 

@@ -21,12 +21,12 @@ from kafkalog.checkpoints.broker import (
     RECOVERY_POINT,
     write_offset_checkpoint,
 )
-from kafkalog.checkpoints.commit_stamp import STATE_FILE
+from kafkalog.checkpoints.commit_state import STATE_FILE
 from kafkalog.checkpoints.state_file import load_state
 from kafkalog.errors import CommitError, CorruptRecordError, LogDirectoryError
 from kafkalog.model import TopicPartition
-from kafkalog.streaming.operate.handover import hand_over, take_over
-from kafkalog.streaming.operate.recover import recover
+from kafkalog.streaming.admin.broker.handover import hand_over, take_over
+from kafkalog.streaming.admin.recovery import recover
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,17 +12,16 @@ from tests.support.sinking import values_of
 
 import kafkalog
 from kafkalog.checkpoints.broker import HIGH_WATERMARK, new_topic_id, write_topic_id
-from kafkalog.checkpoints.commit_stamp import STATE_FILE
-from kafkalog.checkpoints.commit_state import STAGED_PREFIX, WriterState
+from kafkalog.checkpoints.commit_state import STAGED_PREFIX, STATE_FILE, WriterState
 from kafkalog.checkpoints.state_file import load_state, state_bytes
 from kafkalog.errors import BatchIdentityError
 from kafkalog.files.atomic import write_atomically
-from kafkalog.streaming.operate.handover import hand_over, take_over
+from kafkalog.streaming.admin.broker.handover import hand_over, take_over
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from kafkalog.streaming.library import Outcome
+    from kafkalog.streaming.api import Outcome
 
 
 def write(
@@ -176,7 +175,7 @@ def test_staged_files_go_with_the_next_write_of_their_id_and_topic_and_no_other(
         raise KilledError
 
     with monkeypatch.context() as patch:
-        patch.setattr("kafkalog.streaming.library.Committer", kill)
+        patch.setattr("kafkalog.streaming.api.Committer", kill)
         with pytest.raises(KilledError):
             write(tmp_path, 2, "y", topic="a")
     (staged,) = tmp_path.glob(f"{STAGED_PREFIX}*")

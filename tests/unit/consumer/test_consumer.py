@@ -35,16 +35,15 @@ from kafkalog.errors import (
 )
 from kafkalog.files.system import system
 from kafkalog.model import TopicPartition
+from kafkalog.streaming.api import append
 from kafkalog.streaming.commit.committer import Committer
 from kafkalog.streaming.consumer.fetching import Fetcher
 from kafkalog.streaming.consumer.joined import Joined
 from kafkalog.streaming.groups.group_commits import GroupCommits
 from kafkalog.streaming.groups.group_record import MemberSettings
-from kafkalog.streaming.groups.member_files import MemberFile, MemberFolder
+from kafkalog.streaming.groups.member_files import MEMBER_PREFIX, MemberFile, MemberFolder
 from kafkalog.streaming.groups.rebalance import Presence
-from kafkalog.streaming.library import append
-from kafkalog.streaming.store.ends.watch import EndsWatch
-from kafkalog.streaming.store.group_files import MEMBER_PREFIX
+from kafkalog.streaming.store.ends.tracker import EndsWatch
 from kafkalog.streaming.store.policy import SetPolicy
 from kafkalog.streaming.store.session import look_at
 

@@ -21,12 +21,12 @@ import kafkalog
 from kafkalog.checkpoints.broker import read_topic_id, write_topic_id
 from kafkalog.errors import FencedMemberError, LogDirectoryError
 from kafkalog.model import OFFSETS_TOPIC, TopicPartition
+from kafkalog.streaming.admin.compaction import Wanted, compact
+from kafkalog.streaming.admin.groups import expire_positions
 from kafkalog.streaming.groups.administration import delete_group, reset_group
 from kafkalog.streaming.groups.group_commits import OFFSETS_POLICY
 from kafkalog.streaming.groups.group_log import GroupLog
 from kafkalog.streaming.log.partition_log import PartitionLog
-from kafkalog.streaming.operate.compact import Wanted, compact
-from kafkalog.streaming.operate.group_expiry import expire_positions
 from kafkalog.streaming.sink.group_writer import GroupWriter
 from kafkalog.streaming.store.policy import SetPolicy
 from kafkalog.streaming.store.replicas.open_nodes import look_at_committed_nodes
@@ -158,7 +158,7 @@ def test_positions_expire(nodes: list[Path], monkeypatch: pytest.MonkeyPatch) ->
     with consumer(nodes) as member:
         polled(member, 6)
         member.commit()
-    monkeypatch.setattr("kafkalog.streaming.operate.group_expiry._BETWEEN_LOOKS_MS", 0)
+    monkeypatch.setattr("kafkalog.streaming.admin.groups._BETWEEN_LOOKS_MS", 0)
     assert expire_positions([path_of(nodes)], 1) == ["group g: 2 positions expired"]
     check_whole(nodes)
 

@@ -11,13 +11,13 @@ from tests.support.consuming import consumer, numbers, output, positions, recrea
 from kafkalog.checkpoints.broker import new_topic_id, read_topic_id, write_topic_id
 from kafkalog.checkpoints.topic_ids import note_changed_ids
 from kafkalog.errors import CommitError, FencedMemberError
-from kafkalog.jobs.cli.group_rows import list_groups
-from kafkalog.jobs.lag.meter import LagMeter
-from kafkalog.jobs.lag.readers import ReadersNamed
+from kafkalog.jobs.inspect.groups import list_groups
+from kafkalog.jobs.inspect.lag import LagMeter
+from kafkalog.jobs.inspect.readers import ReadersNamed
 from kafkalog.model import TopicPartition
+from kafkalog.streaming.admin.topics import delete
+from kafkalog.streaming.api import append, read
 from kafkalog.streaming.groups.group_commits import GroupCommits
-from kafkalog.streaming.library import append, read
-from kafkalog.streaming.operate.topics import delete
 from kafkalog.streaming.sink.group_writer import GroupWriter
 from kafkalog.streaming.store.policy import SetPolicy
 

@@ -12,9 +12,12 @@ from tests.support.messages import offset_commit_key, offset_commit_value
 
 from kafkalog.errors import CorruptRecordError
 from kafkalog.model import TopicPartition
-from kafkalog.streaming.coordinator.all_groups import read_groups
 from kafkalog.streaming.coordinator.group_positions import partition_for_group
-from kafkalog.streaming.coordinator.group_replay import ReplayDecoder, read_group_positions
+from kafkalog.streaming.coordinator.group_replay import (
+    ReplayDecoder,
+    read_group_positions,
+    read_groups,
+)
 from kafkalog.streaming.log.partition_log import PartitionLog
 from kafkalog.streaming.records.batch import scan_batches
 

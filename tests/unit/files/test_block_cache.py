@@ -11,8 +11,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from kafkalog.files.block_cache import BlockCache, Handle, block_cache
 from kafkalog.files.system import system
+from kafkalog.streaming.lookup.block_cache import BlockCache, Handle, block_cache
 
 SHARDS = 16
 

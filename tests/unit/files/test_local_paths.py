@@ -12,14 +12,14 @@ from typer.testing import CliRunner
 
 import kafkalog
 from kafkalog.errors import LogDirectoryError, OptionError
-from kafkalog.files.local_paths import refuse_among_logs, split_paths
+from kafkalog.files.paths import refuse_among_logs, split_paths
 from kafkalog.jobs.archive import app as archive
 from kafkalog.jobs.ingest import app as ingest
 from kafkalog.jobs.mirroring import Mirror
 from kafkalog.jobs.replay import app as replay
-from kafkalog.streaming.sink.writer import make_stream_writer
 from kafkalog.streaming.source.read_options import ReadOptions
 from kafkalog.streaming.source.stream_control import StreamControl
+from kafkalog.streaming.spark.writers import make_stream_writer
 
 if TYPE_CHECKING:
     from pathlib import Path

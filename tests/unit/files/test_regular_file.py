@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kafkalog.errors import LogDirectoryError
-from kafkalog.files.local_file import peek_at
+from kafkalog.files.open_file import peek_at
 from kafkalog.files.regular import (
     create_exclusive,
     fsync_directory,

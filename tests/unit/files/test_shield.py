@@ -21,9 +21,7 @@ from tests.support.sinking import Writer, rows, values_of
 
 import kafkalog
 from kafkalog.errors import CommitError, KafkaLogError
-from kafkalog.files.local_file import LocalFile
-from kafkalog.files.parallel import for_each
-from kafkalog.files.shield import (
+from kafkalog.files.deferred_signals import (
     Interrupted,
     check_interrupt,
     in_shielded_steps,
@@ -32,9 +30,11 @@ from kafkalog.files.shield import (
     shielded_rest,
     shielded_step,
 )
+from kafkalog.files.open_file import LocalFile
+from kafkalog.files.parallel import for_each
 from kafkalog.files.system import system
 from kafkalog.files.thread_pool import ThreadPool
-from kafkalog.streaming.operate.recover import recover
+from kafkalog.streaming.admin.recovery import recover
 from kafkalog.streaming.store.locks import DirectoryLocks
 
 if TYPE_CHECKING:

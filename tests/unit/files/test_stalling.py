@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kafkalog.files.closing import Closing
-from kafkalog.files.shield import check_interrupt
-from kafkalog.files.stalling import LeftBehind, at, hold, let_go, outlast, stalled, taken_over
+from kafkalog.files.deferred_signals import check_interrupt
+from kafkalog.files.timeouts import LeftBehind, at, hold, let_go, outlast, stalled, taken_over
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

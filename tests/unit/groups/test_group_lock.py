@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kafkalog.streaming.groups.group_lock import GroupLock
-from kafkalog.streaming.store.group_files import GROUP_LOCK_PREFIX, MEMBER_PREFIX
+from kafkalog.streaming.groups.member_files import GROUP_LOCK_PREFIX, MEMBER_PREFIX
 
 if TYPE_CHECKING:
     from pathlib import Path

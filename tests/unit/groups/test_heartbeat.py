@@ -8,7 +8,7 @@ import pytest
 
 from kafkalog.errors import FencedMemberError, LogDirectoryError
 from kafkalog.files.system import system
-from kafkalog.streaming.groups.heartbeat import Heartbeat
+from kafkalog.streaming.consumer.joined import Heartbeat
 
 if TYPE_CHECKING:
     from kafkalog.streaming.groups.membership import Membership

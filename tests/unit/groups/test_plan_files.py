@@ -6,7 +6,7 @@ from kafkalog.errors import OffsetOutOfRangeError
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.groups import administration
 from kafkalog.streaming.groups.group_commits import Move
-from kafkalog.streaming.groups.plan_files import Plan
+from kafkalog.streaming.groups.planned_commit import Plan
 
 T0 = TopicPartition("t", 0)
 T1 = TopicPartition("t", 1)

@@ -2,14 +2,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tools.api_page import api_page
+
 import kafkalog
-from kafkalog.jobs.api_page import api_page
 
 PAGE = Path(__file__).parents[3] / "docs" / "api.md"
 
 
 def test_the_page_is_what_the_docstrings_say() -> None:
-    """If this fails: ``python -m kafkalog.jobs.api_page > docs/api.md``."""
+    """If this fails: ``python -m tools.api_page > docs/api.md``."""
     assert api_page() == PAGE.read_text()
 
 

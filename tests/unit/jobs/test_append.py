@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 import kafkalog
 from kafkalog.files.system import system
 from kafkalog.jobs.cli.app import app
-from kafkalog.jobs.records.line_input import line_batches, pieces_of
+from kafkalog.jobs.cli.line_input import line_batches, pieces_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -166,7 +166,7 @@ def test_a_line_that_is_no_record_is_named_and_what_is_committed_stays(tmp_path:
 def test_an_interrupt_leaves_what_was_committed_and_the_same_again_adds_the_rest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from kafkalog.streaming import library
+    from kafkalog.streaming import api as library
 
     once = ("--transactional-id", "load", "--commit-lines", 2, "--json")
     real = library.append

@@ -30,8 +30,7 @@ from kafkalog.checkpoints.broker import (
     read_offset_checkpoint,
     read_topic_id,
 )
-from kafkalog.checkpoints.commit_stamp import STATE_FILE
-from kafkalog.checkpoints.commit_state import UNFINISHED_FOLDER
+from kafkalog.checkpoints.commit_state import STATE_FILE, UNFINISHED_FOLDER
 from kafkalog.checkpoints.state_file import load_state
 from kafkalog.jobs.cli.app import app
 from kafkalog.jobs.cli.groups import delete_group

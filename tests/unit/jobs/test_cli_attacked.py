@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 
 import kafkalog
 from kafkalog.errors import RowError
+from kafkalog.jobs.cli import line_input
 from kafkalog.jobs.cli.app import app
-from kafkalog.jobs.records import line_input
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from kafkalog.files.system import system
 from kafkalog.jobs.cli.app import app
-from kafkalog.streaming.log.segment_files import list_base_offsets
+from kafkalog.streaming.log.segments import list_base_offsets
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -19,9 +19,9 @@ from typer.testing import CliRunner
 import kafkalog
 from kafkalog.errors import OptionError
 from kafkalog.jobs.cli.app import app
-from kafkalog.jobs.records.format import RecordFormat
-from kafkalog.jobs.records.reading import producers_of_transaction
-from kafkalog.streaming.times import milliseconds_of, shown_time
+from kafkalog.jobs.cli.record_printing import RecordFormat
+from kafkalog.jobs.inspect.records import producers_of_transaction
+from kafkalog.streaming.options.quantities import milliseconds_of, shown_time
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -3,15 +3,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tools.errors_page import errors_page
 
 from kafkalog import errors
-from kafkalog.jobs.errors_page import errors_page
 
 PAGE = Path(__file__).parents[3] / "docs" / "troubleshooting.md"
 
 
 def test_the_page_is_what_the_error_classes_say() -> None:
-    """If this fails: ``python -m kafkalog.jobs.errors_page > docs/troubleshooting.md``."""
+    """If this fails: ``python -m tools.errors_page > docs/troubleshooting.md``."""
     assert errors_page() == PAGE.read_text()
 
 

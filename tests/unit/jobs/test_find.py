@@ -12,8 +12,7 @@ from typer.testing import CliRunner
 
 import kafkalog
 from kafkalog.jobs.cli.app import app
-from kafkalog.jobs.records.reading import RecordReader
-from kafkalog.jobs.records.wanted import RecordsWanted
+from kafkalog.jobs.inspect.records import RecordReader, RecordsWanted
 
 if TYPE_CHECKING:
     from pathlib import Path

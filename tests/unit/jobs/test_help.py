@@ -12,8 +12,8 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from kafkalog.jobs.cli.app import PIPELINES
 from kafkalog.jobs.cli.app import app as commands
-from kafkalog.jobs.cli.pipelines import PIPELINES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

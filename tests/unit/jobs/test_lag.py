@@ -25,11 +25,11 @@ from typer.testing import CliRunner
 import kafkalog
 from kafkalog.files.system import system
 from kafkalog.jobs.cli.app import app
-from kafkalog.jobs.lag import group_readers
-from kafkalog.jobs.lag.meter import LagMeter
-from kafkalog.jobs.lag.readers import ReadersNamed
+from kafkalog.jobs.inspect import readers as group_readers
+from kafkalog.jobs.inspect.lag import LagMeter
+from kafkalog.jobs.inspect.readers import ReadersNamed
+from kafkalog.jobs.inspect.units import shown_duration
 from kafkalog.jobs.replay_checkpoint import ReplayCheckpoint
-from kafkalog.jobs.units import shown_duration
 from kafkalog.model import OFFSETS_TOPIC, TopicPartition
 from kafkalog.streaming.coordinator.group_replay import read_group_positions
 

@@ -22,9 +22,9 @@ from kafkalog.jobs import maintain
 from kafkalog.jobs.maintain import Maintenance, Scope
 from kafkalog.jobs.spark_cleaning import clean
 from kafkalog.model import TopicPartition
-from kafkalog.streaming.log.segment_files import list_base_offsets
-from kafkalog.streaming.operate.compact import plan_compaction
-from kafkalog.streaming.operate.handover import hand_over
+from kafkalog.streaming.admin.broker.handover import hand_over
+from kafkalog.streaming.admin.compaction import plan_compaction
+from kafkalog.streaming.log.segments import list_base_offsets
 from kafkalog.streaming.store.cleaner_lock import CleanerLock
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kafkalog.jobs.spark_cleaning import Cleaned
-    from kafkalog.streaming.operate.cleaning import CleaningTask
+    from kafkalog.streaming.admin.cleaning import CleaningTask
 
 DAY_MS = 86_400_000
 C0 = TopicPartition("c", 0)

@@ -11,7 +11,7 @@ from tests.support.replicated import append, check_clean, check_equal, check_in_
 from tests.unit.jobs.test_maintain import clean_here
 
 from kafkalog.jobs.maintain import Maintenance, Scope
-from kafkalog.streaming.log.segment_files import list_base_offsets
+from kafkalog.streaming.log.segments import list_base_offsets
 from kafkalog.streaming.store.replicas import open_nodes
 
 if TYPE_CHECKING:

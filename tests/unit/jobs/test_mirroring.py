@@ -21,9 +21,9 @@ from kafkalog.errors import (
 )
 from kafkalog.jobs.mirroring import Mirror
 from kafkalog.model import TopicPartition
-from kafkalog.streaming.operate.retain import delete_records
-from kafkalog.streaming.operate.topics import create, delete
-from kafkalog.streaming.store.ends.watch import EndsWatch
+from kafkalog.streaming.admin.retention import delete_records
+from kafkalog.streaming.admin.topics import create, delete
+from kafkalog.streaming.store.ends.tracker import EndsWatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from typer.testing import CliRunner
 
-from kafkalog.jobs.cli import other_words
-from kafkalog.jobs.cli.app import app
-from kafkalog.jobs.cli.pipelines import PIPELINES
+from kafkalog.jobs.cli import app as other_words
+from kafkalog.jobs.cli.app import PIPELINES, app
 from kafkalog.model import TopicPartition, nearest, said_there
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from kafkalog.checkpoints.broker import LOCK
 from kafkalog.errors import LogDirectoryError, UnknownTopicOrPartitionError
 from kafkalog.jobs.rebuild import app, rebuild
 from kafkalog.model import TopicPartition
-from kafkalog.streaming.log.config import LogConfig
+from kafkalog.streaming.options.topic_settings import LogConfig
 
 if TYPE_CHECKING:
     from pathlib import Path

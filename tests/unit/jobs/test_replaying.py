@@ -28,8 +28,8 @@ from kafkalog.jobs.replay_checkpoint import FILE, Piece, ReplayCheckpoint
 from kafkalog.jobs.replaying import Replay, parse_speed
 from kafkalog.jobs.restore_plan import Until
 from kafkalog.model import TopicPartition
-from kafkalog.streaming.operate.retain import delete_records
-from kafkalog.streaming.operate.topics import delete
+from kafkalog.streaming.admin.retention import delete_records
+from kafkalog.streaming.admin.topics import delete
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

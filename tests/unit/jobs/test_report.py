@@ -22,8 +22,8 @@ from typer.testing import CliRunner
 
 import kafkalog
 from kafkalog.jobs.cli.app import app
+from kafkalog.jobs.report.charts import shown_moment
 from kafkalog.jobs.report.page import MARK
-from kafkalog.jobs.report.scales import shown_moment
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.sink.group_writer import GroupWriter
 

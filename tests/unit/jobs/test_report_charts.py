@@ -10,16 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafkalog.jobs.plots.figures import Measured, Timeline, with_one_width
-from kafkalog.jobs.report.charts import MOST_SERIES, Growth
-from kafkalog.jobs.report.markup import shown, tag
-from kafkalog.jobs.report.scales import (
+from kafkalog.jobs.inspect.figures import Measured, Timeline, with_one_width
+from kafkalog.jobs.report.charts import (
+    MOST_SERIES,
+    Growth,
     count_ticks,
     per_span,
     shown_span,
     size_ticks,
     time_ticks,
 )
+from kafkalog.jobs.report.markup import shown, tag
 from kafkalog.model import TopicPartition
 
 STAMP = 1_700_000_000_000

@@ -12,8 +12,8 @@ from kafkalog.errors import LogDirectoryError, OptionError
 from kafkalog.jobs.restore_plan import NO_END, Progress, Seen, TopicPlan, Until, check_target
 from kafkalog.jobs.topic_facts import FactsOfLogs, TopicFacts, read_facts, to_properties
 from kafkalog.model import TopicPartition
-from kafkalog.streaming.operate.copied_bounds import Bounds
-from kafkalog.streaming.operate.topics import create, delete
+from kafkalog.streaming.admin.copied_bounds import Bounds
+from kafkalog.streaming.admin.topics import create, delete
 
 if TYPE_CHECKING:
     from pathlib import Path

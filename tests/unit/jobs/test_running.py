@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kafkalog.errors import LogDirectoryError, OptionError
-from kafkalog.files.local_paths import split_paths
+from kafkalog.files.paths import split_paths
 from kafkalog.jobs.jars import JarError
 from kafkalog.jobs.running import sentence_in
 from kafkalog.jobs.targets import check_folders, check_folders_of_spark

@@ -10,8 +10,8 @@ from tests.support.logs import Row, batch_bytes, write_checkpoint, write_segment
 from typer.testing import CliRunner
 
 from kafkalog.checkpoints.broker import HIGH_WATERMARK
-from kafkalog.jobs.cli import batch_rows
 from kafkalog.jobs.cli.app import app
+from kafkalog.jobs.inspect import batches as batch_rows
 
 if TYPE_CHECKING:
     from pathlib import Path

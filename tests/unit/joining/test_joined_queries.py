@@ -19,11 +19,11 @@ from kafkalog.errors import (
     UnknownTopicOrPartitionError,
 )
 from kafkalog.model import TopicPartition
+from kafkalog.streaming.api import append
 from kafkalog.streaming.coordinator.group_replay import replay_records
 from kafkalog.streaming.groups.group_commits import GroupCommits
 from kafkalog.streaming.groups.membership import Membership
-from kafkalog.streaming.groups.plan_files import load_plan
-from kafkalog.streaming.library import append
+from kafkalog.streaming.groups.planned_commit import load_plan
 from kafkalog.streaming.sink.group_writer import GroupWriter
 from kafkalog.streaming.store.policy import SetPolicy
 

@@ -11,8 +11,8 @@ import pytest
 from tests.support.log_files import FLIGHTS, append, make_batches, read_offsets, scan
 
 from kafkalog.streaming.log.append.growth import index_segment
-from kafkalog.streaming.log.config import LogConfig
 from kafkalog.streaming.log.partition_log import PartitionLog
+from kafkalog.streaming.options.topic_settings import LogConfig
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -6,7 +6,7 @@ import pytest
 
 from kafkalog.errors import OptionError
 from kafkalog.model import TimestampType
-from kafkalog.streaming.log.config import LOG_CONFIG_NAMES, LogConfig
+from kafkalog.streaming.options.topic_settings import LOG_CONFIG_NAMES, LogConfig
 
 
 def test_settings_come_from_and_go_to_kafkas_names() -> None:

@@ -11,8 +11,8 @@ from tests.support.message_sets import message
 
 from kafkalog.checkpoints.broker import LeaderEpoch, read_leader_epochs, write_leader_epochs
 from kafkalog.errors import CorruptRecordError
-from kafkalog.streaming.log import epochs_down
-from kafkalog.streaming.log.epochs_down import set_epochs_down
+from kafkalog.streaming.admin.broker import node_handover as epochs_down
+from kafkalog.streaming.admin.broker.node_handover import set_epochs_down
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,9 +14,9 @@ from tests.support.sinking import Writer, rows
 
 from kafkalog.checkpoints.broker import LEADER_EPOCHS, LeaderEpoch, write_leader_epochs
 from kafkalog.model import TopicPartition
+from kafkalog.streaming.admin.retention import retain
 from kafkalog.streaming.log.history import LastBatch, find_divergence, find_last_batch
 from kafkalog.streaming.log.partition_log import PartitionLog
-from kafkalog.streaming.operate.retain import retain
 from kafkalog.streaming.records.batch_layout import DELETE_HORIZON_MASK
 
 if TYPE_CHECKING:

@@ -17,11 +17,11 @@ from kafkalog.model import TopicPartition
 from kafkalog.streaming.coordinator.group_replay import read_group_positions
 from kafkalog.streaming.log.append.growth import SegmentState, index_segment
 from kafkalog.streaming.log.append.plan import plan_append
-from kafkalog.streaming.log.config import LogConfig
 from kafkalog.streaming.log.files import OFFSET_INDEX, TIME_INDEX
 from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.log.log_end import valid_chunks
 from kafkalog.streaming.log.partition_log import PartitionLog
+from kafkalog.streaming.options.topic_settings import LogConfig
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -24,9 +24,9 @@ from kafkalog.errors import (
     OffsetOutOfRangeError,
     UnknownTopicOrPartitionError,
 )
-from kafkalog.streaming.log.config import LogConfig
 from kafkalog.streaming.log.partition_log import LogEnd, PartitionLog
 from kafkalog.streaming.log.segment import LogSegment
+from kafkalog.streaming.options.topic_settings import LogConfig
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,7 +11,7 @@ from kafkalog.streaming.log.files import SNAPSHOT, file_name
 from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.log.producer_replay import snapshot_at
 from kafkalog.streaming.log.producer_state import list_snapshots, read_snapshot
-from kafkalog.streaming.log.segment_files import list_base_offsets
+from kafkalog.streaming.log.segments import list_base_offsets
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

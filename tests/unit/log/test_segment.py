@@ -16,8 +16,8 @@ from tests.support.logs import write_segment
 from tests.support.message_sets import GZIP, gzip_stream, message
 
 from kafkalog.errors import CorruptRecordError, LogDirectoryError
-from kafkalog.streaming.log.config import LogConfig
 from kafkalog.streaming.log.segment import LogSegment
+from kafkalog.streaming.options.topic_settings import LogConfig
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kafkalog.errors import LogDirectoryError, UnknownTopicOrPartitionError
-from kafkalog.streaming.log import segment_files
-from kafkalog.streaming.log.segment_files import list_base_offsets
+from kafkalog.streaming.log import segments as segment_files
+from kafkalog.streaming.log.segments import list_base_offsets
 
 if TYPE_CHECKING:
     from pathlib import Path

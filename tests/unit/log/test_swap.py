@@ -13,10 +13,10 @@ from tests.support.disk_calls import MOUNT, Machine, simulated
 from tests.support.least_left import least
 
 from kafkalog.files.regular import create_exclusive, fsync_directory, sync, write_all
-from kafkalog.streaming.log.append.index_rebuild import build_indexes
+from kafkalog.streaming.log.append.recovery import build_indexes
 from kafkalog.streaming.log.log_end import ValidBatches
 from kafkalog.streaming.log.segment import LogSegment
-from kafkalog.streaming.log.segment_files import list_base_offsets
+from kafkalog.streaming.log.segments import list_base_offsets
 from kafkalog.streaming.log.swap import (
     bring_in,
     finish_swap,

@@ -19,7 +19,7 @@ from tests.support.record_batches import Record, Row, array, columns, decode, ta
 
 from kafkalog.model import NO_TIMESTAMP, TimestampType
 from kafkalog.streaming.commit.staging.formats import BatchFormat
-from kafkalog.streaming.log.config import LogConfig
+from kafkalog.streaming.options.topic_settings import LogConfig
 from kafkalog.streaming.records.batch import invalid_checksums
 from kafkalog.streaming.records.compression import Codec
 from kafkalog.streaming.records.offsets import assign_offsets

@@ -13,14 +13,14 @@ import pytest
 from tests.support.interrupting import AlarmError, raising
 from tests.support.sinking import Writer, rows
 
-from kafkalog.files.shield import check_interrupt
+from kafkalog.files.deferred_signals import check_interrupt
 from kafkalog.files.system import system
-from kafkalog.streaming.library import append, read
-from kafkalog.streaming.log.segment_files import list_base_offsets
-from kafkalog.streaming.operate import periodic_retention
-from kafkalog.streaming.operate.periodic_retention import retain_if_due
+from kafkalog.streaming.admin import retention as periodic_retention
+from kafkalog.streaming.admin.retention import retain_if_due
+from kafkalog.streaming.api import append, read
+from kafkalog.streaming.log.segments import list_base_offsets
 from kafkalog.streaming.sink.task_writer import TaskWriter
-from kafkalog.streaming.sink.writer import LogStreamWriter, StagedMessage
+from kafkalog.streaming.spark.writers import LogStreamWriter, StagedMessage
 from kafkalog.streaming.store.identity import BatchIdentity
 from kafkalog.streaming.store.policy import SetPolicy
 from kafkalog.streaming.store.session import Session

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 import kafkalog
-from kafkalog.checkpoints.commit_stamp import STATE_FILE
+from kafkalog.checkpoints.commit_state import STATE_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -22,10 +22,10 @@ from kafkalog.errors import (
 )
 from kafkalog.files.system import system
 from kafkalog.model import TopicPartition
-from kafkalog.streaming.operate.topics import create
+from kafkalog.streaming.admin.topics import create
 from kafkalog.streaming.sink.task_writer import TaskWriter
-from kafkalog.streaming.sink.writer import LogStreamWriter, StagedMessage
-from kafkalog.streaming.store.ends.watch import EndsWatch
+from kafkalog.streaming.spark.writers import LogStreamWriter, StagedMessage
+from kafkalog.streaming.store.ends.tracker import EndsWatch
 from kafkalog.streaming.store.identity import BatchIdentity
 
 if TYPE_CHECKING:

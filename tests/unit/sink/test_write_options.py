@@ -5,7 +5,7 @@ import pickle
 import pytest
 
 from kafkalog.errors import OptionError
-from kafkalog.streaming.log.config import LogConfig
+from kafkalog.streaming.options.topic_settings import LogConfig
 from kafkalog.streaming.sink.write_options import WriteOptions
 
 

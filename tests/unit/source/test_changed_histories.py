@@ -20,18 +20,18 @@ from tests.support.replicated import away, path_of
 
 from kafkalog import Consumer
 from kafkalog.checkpoints.broker import HIGH_WATERMARK, write_offset_checkpoint
-from kafkalog.checkpoints.commit_stamp import STATE_FILE
+from kafkalog.checkpoints.commit_state import STATE_FILE
 from kafkalog.errors import DataLossError, FencedMemberError
 from kafkalog.files.system import system
-from kafkalog.jobs.lag.meter import LagMeter
-from kafkalog.jobs.lag.readers import ReadersNamed
+from kafkalog.jobs.inspect.lag import LagMeter
+from kafkalog.jobs.inspect.readers import ReadersNamed
 from kafkalog.model import TopicPartition
-from kafkalog.streaming.library import append, read, tail
+from kafkalog.streaming.admin.broker.handover import take_over
+from kafkalog.streaming.admin.nodes.elect import elect_unclean
+from kafkalog.streaming.admin.recovery import recover
+from kafkalog.streaming.admin.salvage import salvage
+from kafkalog.streaming.api import append, read, tail
 from kafkalog.streaming.log.segment import LogSegment
-from kafkalog.streaming.operate.elect import elect_unclean
-from kafkalog.streaming.operate.handover import take_over
-from kafkalog.streaming.operate.recover import recover
-from kafkalog.streaming.operate.salvage import salvage
 from kafkalog.streaming.source.read_options import ReadOptions
 from kafkalog.streaming.source.stream_control import StreamControl
 

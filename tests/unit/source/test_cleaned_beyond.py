@@ -12,7 +12,7 @@ from tests.support.newest import latest_of
 import kafkalog
 from kafkalog.checkpoints.broker import CLEANER_OFFSET, HIGH_WATERMARK
 from kafkalog.errors import DataLossError
-from kafkalog.streaming.store.ends import cleaned_beyond
+from kafkalog.streaming.source import batch_plan as cleaned_beyond
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -19,7 +19,7 @@ from tests.support.record_batches import batch_of, record_of, varint
 
 from kafkalog.errors import CorruptRecordError
 from kafkalog.streaming.records.compression import Codec, compress
-from kafkalog.streaming.source.plan.batch_plan import plan_batch
+from kafkalog.streaming.source.batch_plan import plan_batch
 from kafkalog.streaming.source.read_options import ReadOptions
 from kafkalog.streaming.source.reading import read_split
 

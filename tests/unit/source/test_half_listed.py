@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from tests.support.sinking import Writer, rows
 
-from kafkalog.streaming.source.followed_logs import FollowedLogs
-from kafkalog.streaming.store.ends.watch import EndsWatch
+from kafkalog.streaming.source.end_offsets import FollowedLogs
+from kafkalog.streaming.store.ends.tracker import EndsWatch
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

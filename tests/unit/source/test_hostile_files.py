@@ -24,10 +24,10 @@ from kafkalog.errors import (
 )
 from kafkalog.files.opening import open_file
 from kafkalog.streaming.records.compression import Codec, compress
-from kafkalog.streaming.schema import RowSchema, source_schema
-from kafkalog.streaming.source.plan.batch_plan import plan_batch
+from kafkalog.streaming.source.batch_plan import plan_batch
 from kafkalog.streaming.source.read_options import ReadOptions
 from kafkalog.streaming.source.reading import read_split
+from kafkalog.streaming.source.schema import RowSchema, source_schema
 
 if TYPE_CHECKING:
     from collections.abc import Callable

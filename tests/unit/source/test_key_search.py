@@ -20,9 +20,10 @@ from tests.support.transactions import marker, producer_batch
 
 import kafkalog
 from kafkalog.errors import CorruptRecordError
-from kafkalog.files.block_cache import block_cache
 from kafkalog.files.system import system
-from kafkalog.streaming.source import key_hashes, key_search
+from kafkalog.streaming.lookup import key_search
+from kafkalog.streaming.lookup import key_search as key_hashes
+from kafkalog.streaming.lookup.block_cache import block_cache
 
 KEYS = ("a", "b", "c", "d")
 OFF = {"cache.memory": 0}

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from tests.support.logs import Row, batch_bytes, write_checkpoint, write_segment
 
 from kafkalog.model import TopicPartition
-from kafkalog.streaming.source.lag import lag, offsets_behind_latest, partition_lags
+from kafkalog.streaming.spark.listeners import lag, offsets_behind_latest, partition_lags
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,8 +6,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from kafkalog.model import TopicPartition
-from kafkalog.streaming.listeners import LagListener
-from kafkalog.streaming.source.lag_export import QueryLag, json_lines, prometheus_text
+from kafkalog.streaming.spark.listeners import LagListener, QueryLag, json_lines, prometheus_text
 
 if TYPE_CHECKING:
     from pathlib import Path

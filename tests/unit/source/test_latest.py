@@ -36,15 +36,14 @@ from tests.support.reading import read_batch
 
 import kafkalog
 from kafkalog.errors import CorruptRecordError, DataLossError, OptionError, SpillError
-from kafkalog.streaming.datasource import KafkaLogDataSource
-from kafkalog.streaming.schema import RowSchema, source_schema
-from kafkalog.streaming.source import latest
-from kafkalog.streaming.source.latest import plan_latest, read_latest
-from kafkalog.streaming.source.pushdown_reader import LatestPushdownReader
+from kafkalog.streaming.lookup import latest, newest_rows
+from kafkalog.streaming.lookup.latest import plan_latest, read_latest
+from kafkalog.streaming.lookup.spilled_keys import SpilledKeys
 from kafkalog.streaming.source.read_options import ReadOptions
+from kafkalog.streaming.source.schema import RowSchema, source_schema
 from kafkalog.streaming.source.stream_control import StreamControl
-from kafkalog.streaming.table import newest_rows
-from kafkalog.streaming.table.spilled_keys import SpilledKeys
+from kafkalog.streaming.spark.batch_readers import LatestPushdownReader
+from kafkalog.streaming.spark.datasource import KafkaLogDataSource
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -250,7 +249,7 @@ def test_only_batches_with_rows_of_spilled_keys_are_read_again(
     with counted_reads() as once:
         expected = latest_of(**log)
     spilling(monkeypatch)
-    monkeypatch.setattr("kafkalog.streaming.table.seen_keys._FIRST_SLOTS", 2)
+    monkeypatch.setattr("kafkalog.streaming.lookup.seen_keys._FIRST_SLOTS", 2)
     with counted_reads() as twice:
         assert latest_of(**log) == expected
     assert once[".log"] < twice[".log"] < 1.1 * once[".log"]

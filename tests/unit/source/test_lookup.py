@@ -25,8 +25,8 @@ import kafkalog
 from kafkalog.checkpoints.state_file import load_state
 from kafkalog.errors import OptionError, UnknownTopicOrPartitionError
 from kafkalog.jobs.cli.app import app
-from kafkalog.streaming.operate.topics import alter
-from kafkalog.streaming.source.lookup import partition_to_search
+from kafkalog.streaming.admin.topics import alter
+from kafkalog.streaming.lookup.lookup import partition_to_search
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -21,7 +21,7 @@ from kafkalog.model import TopicPartition
 from kafkalog.streaming.log.intervals import Intervals
 from kafkalog.streaming.log.partition_log import PartitionLog
 from kafkalog.streaming.log.read.slice_reader import read_slice
-from kafkalog.streaming.log.read.time_pruning import thin_slice
+from kafkalog.streaming.log.read.timestamps import thin_slice
 from kafkalog.streaming.records.columns import Columns, RecordDecoder
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from tests.support.streams import Log
 
 from kafkalog.checkpoints.broker import LOG_START_OFFSET
 from kafkalog.errors import DataLossError, OptionError
-from kafkalog.streaming.source.plan.batch_plan import plan_batch
+from kafkalog.streaming.source.batch_plan import plan_batch
 from kafkalog.streaming.source.read_options import ReadOptions
 
 if TYPE_CHECKING:

@@ -14,10 +14,10 @@ import kafkalog
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.records.compression import lz4_library
 from kafkalog.streaming.records.jit.inline import INTERPRETED
-from kafkalog.streaming.schema import RowSchema, source_schema
-from kafkalog.streaming.source.plan.batch_plan import plan_batch
+from kafkalog.streaming.source.batch_plan import plan_batch
 from kafkalog.streaming.source.read_options import ReadOptions
 from kafkalog.streaming.source.reading import read_split
+from kafkalog.streaming.source.schema import RowSchema, source_schema
 
 if TYPE_CHECKING:
     from collections.abc import Callable

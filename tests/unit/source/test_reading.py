@@ -11,12 +11,12 @@ from tests.support.message_sets import message
 
 from kafkalog.errors import CorruptRecordError, DataLossError, TimestampOutOfRangeError
 from kafkalog.model import MAX_OFFSET, OffsetRange, TopicPartition
-from kafkalog.streaming.schema import RowSchema, source_schema
-from kafkalog.streaming.source.followed_logs import FollowedLogs
+from kafkalog.streaming.source.end_offsets import FollowedLogs
 from kafkalog.streaming.source.loss import LossPolicy
-from kafkalog.streaming.source.plan.planner import LogSplit, plan_splits
+from kafkalog.streaming.source.planner import LogSplit, plan_splits
 from kafkalog.streaming.source.read_options import ReadOptions
 from kafkalog.streaming.source.reading import read_split
+from kafkalog.streaming.source.schema import RowSchema, source_schema
 
 if TYPE_CHECKING:
     from pathlib import Path

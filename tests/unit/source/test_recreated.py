@@ -10,16 +10,16 @@ from tests.support.sinking import Writer, rows
 from kafkalog.checkpoints.broker import new_topic_id, write_topic_id
 from kafkalog.errors import DataLossError
 from kafkalog.model import TopicPartition
-from kafkalog.streaming.operate.handover import hand_over
-from kafkalog.streaming.schema import RowSchema, source_schema
+from kafkalog.streaming.admin.broker.handover import hand_over
 from kafkalog.streaming.source.read_options import ReadOptions
 from kafkalog.streaming.source.reading import read_split
+from kafkalog.streaming.source.schema import RowSchema, source_schema
 from kafkalog.streaming.source.stream_control import StreamControl
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from kafkalog.streaming.source.plan.planner import LogSplit
+    from kafkalog.streaming.source.planner import LogSplit
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 

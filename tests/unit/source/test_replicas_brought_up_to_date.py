@@ -11,11 +11,12 @@ from tests.support.replicated import away, check_equal, check_in_sync, path_of
 import kafkalog
 from kafkalog.checkpoints.broker import read_topic_id, write_topic_id
 from kafkalog.errors import LogDirectoryError
+from kafkalog.streaming.admin.compaction import Wanted, compact
 from kafkalog.streaming.log import log_dir
 from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.log.partition_log import PartitionLog
-from kafkalog.streaming.operate.compact import Wanted, compact
-from kafkalog.streaming.store.replicas import catching_up, copying
+from kafkalog.streaming.store.replicas import copying
+from kafkalog.streaming.store.replicas import in_sync as catching_up
 from kafkalog.streaming.store.replicas.copying import Copying
 
 if TYPE_CHECKING:

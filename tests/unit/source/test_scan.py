@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 import kafkalog
 from kafkalog.errors import OptionError, SpillError, UnknownTopicOrPartitionError
 from kafkalog.jobs.cli.app import app
-from kafkalog.streaming.table import ordered_rows
+from kafkalog.streaming.lookup import ordered_rows
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,10 +12,10 @@ import kafkalog
 from kafkalog.checkpoints.intent import INTENT_FILE, IntendedPartition, Intent
 from kafkalog.errors import DataLossError
 from kafkalog.model import TopicPartition
-from kafkalog.streaming.source.followed_logs import FollowedLogs
+from kafkalog.streaming.source.end_offsets import FollowedLogs
 from kafkalog.streaming.source.read_options import ReadOptions
 from kafkalog.streaming.source.stream_control import StreamControl
-from kafkalog.streaming.store.ends.watch import Ends, EndsWatch
+from kafkalog.streaming.store.ends.tracker import Ends, EndsWatch
 
 if TYPE_CHECKING:
     from pathlib import Path

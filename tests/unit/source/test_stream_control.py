@@ -14,13 +14,12 @@ from kafkalog.errors import DataLossError, OptionError, UnknownTopicOrPartitionE
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.source.pacing import IdlePacer
 from kafkalog.streaming.source.read_options import ReadOptions
-from kafkalog.streaming.source.stream_control import StreamControl
-from kafkalog.streaming.source.stream_phase import Phase
+from kafkalog.streaming.source.stream_control import Phase, StreamControl
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from kafkalog.streaming.source.plan.planner import LogSplit
+    from kafkalog.streaming.source.planner import LogSplit
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
@@ -177,8 +176,8 @@ def test_it_is_said_once_where_a_query_starts_or_goes_on(
 
 def test_log_lines_come_to_the_stderr_of_the_process_that_answers_for_offsets(log: Path) -> None:
     program = (
-        "from kafkalog.streaming.datasource import KafkaLogDataSource\n"
-        "from kafkalog.streaming.schema import source_schema\n"
+        "from kafkalog.streaming.spark.datasource import KafkaLogDataSource\n"
+        "from kafkalog.streaming.source.schema import source_schema\n"
         f"source = KafkaLogDataSource({{'path': {str(log)!r}, 'subscribe': 't'}})\n"
         "source.streamReader(source_schema(include_headers=False)).initialOffset()\n"
     )

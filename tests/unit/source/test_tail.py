@@ -16,8 +16,7 @@ from tests.support.states import up_to
 
 import kafkalog
 from kafkalog.checkpoints.broker import HIGH_WATERMARK, LOG_START_OFFSET, write_topic_id
-from kafkalog.checkpoints.commit_stamp import STATE_FILE
-from kafkalog.checkpoints.commit_state import CommitState, TopicState
+from kafkalog.checkpoints.commit_state import STATE_FILE, CommitState, TopicState
 from kafkalog.checkpoints.intent import INTENT_FILE, IntendedPartition, Intent
 from kafkalog.checkpoints.state_file import state_bytes
 from kafkalog.errors import (
@@ -30,7 +29,7 @@ from kafkalog.errors import (
 from kafkalog.files import watch
 from kafkalog.files.system import system
 from kafkalog.model import TopicPartition
-from kafkalog.streaming.source.followed_logs import FollowedLogs
+from kafkalog.streaming.source.end_offsets import FollowedLogs
 from kafkalog.streaming.store.nodes import Node
 
 if TYPE_CHECKING:

@@ -24,11 +24,11 @@ from kafkalog.checkpoints.state_file import load_state
 from kafkalog.errors import DataLossError
 from kafkalog.jobs.cli.app import app
 from kafkalog.model import TopicPartition
-from kafkalog.streaming.operate.backup import back_up
-from kafkalog.streaming.operate.retain import delete_records
-from kafkalog.streaming.source.lag import lag
+from kafkalog.streaming.admin.backup import back_up
+from kafkalog.streaming.admin.retention import delete_records
 from kafkalog.streaming.source.read_options import ReadOptions
 from kafkalog.streaming.source.stream_control import StreamControl
+from kafkalog.streaming.spark.listeners import lag
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,26 +14,25 @@ from tests.support.states import up_to
 from tests.support.transactions import ABORT, COMMIT, marker, producer_batch
 
 from kafkalog.checkpoints.broker import HIGH_WATERMARK, new_topic_id, write_topic_id
-from kafkalog.checkpoints.commit_stamp import STATE_FILE
-from kafkalog.checkpoints.commit_state import CommitState, TopicState
+from kafkalog.checkpoints.commit_state import STATE_FILE, CommitState, TopicState
 from kafkalog.checkpoints.state_file import state_bytes
 from kafkalog.errors import DataLossError, LogDirectoryError
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.log import log_dir
-from kafkalog.streaming.schema import RowSchema, source_schema
-from kafkalog.streaming.source.followed_logs import FollowedLogs
-from kafkalog.streaming.source.gaps import StuckEnds
-from kafkalog.streaming.source.plan.batch_plan import plan_batch
+from kafkalog.streaming.source.batch_plan import plan_batch
+from kafkalog.streaming.source.end_offsets import FollowedLogs, StuckEnds
 from kafkalog.streaming.source.read_options import ReadOptions
 from kafkalog.streaming.source.reading import read_split
+from kafkalog.streaming.source.schema import RowSchema, source_schema
 from kafkalog.streaming.source.stream_control import StreamControl
-from kafkalog.streaming.store.ends import seen_log, seen_logs
+from kafkalog.streaming.store.ends import tracked_log as seen_log
+from kafkalog.streaming.store.ends import tracked_log as seen_logs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from kafkalog.streaming.source.plan.planner import LogSplit
+    from kafkalog.streaming.source.planner import LogSplit
 
 T0, T1, T2 = (TopicPartition("t", number) for number in range(3))
 ROWS = RowSchema.of(source_schema(include_headers=False))

@@ -11,12 +11,12 @@ from tests.support.sinking import Writer, rows
 
 from kafkalog.files.system import system
 from kafkalog.model import TopicPartition
-from kafkalog.streaming.library import append
-from kafkalog.streaming.operate.backup import back_up
-from kafkalog.streaming.operate.handover import take_over
-from kafkalog.streaming.operate.recover import recover
-from kafkalog.streaming.operate.retain import delete_records
-from kafkalog.streaming.store import dead_segments
+from kafkalog.streaming.admin.backup import back_up
+from kafkalog.streaming.admin.broker.handover import take_over
+from kafkalog.streaming.admin.recovery import recover
+from kafkalog.streaming.admin.retention import delete_records
+from kafkalog.streaming.api import append
+from kafkalog.streaming.store import expired_segments as dead_segments
 
 if TYPE_CHECKING:
     from collections.abc import Callable

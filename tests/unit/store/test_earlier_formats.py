@@ -21,16 +21,20 @@ from kafkalog.checkpoints.broker import (
     write_offset_checkpoint,
     write_topic_id,
 )
-from kafkalog.checkpoints.commit_stamp import STATE_FILE
-from kafkalog.checkpoints.commit_state import UNFINISHED_FOLDER, UNKNOWN_EPOCH, PartitionState
+from kafkalog.checkpoints.commit_state import (
+    STATE_FILE,
+    UNFINISHED_FOLDER,
+    UNKNOWN_EPOCH,
+    PartitionState,
+)
 from kafkalog.checkpoints.committed import load_committed
 from kafkalog.checkpoints.intent import INTENT_FILE
 from kafkalog.errors import BatchIdentityError
 from kafkalog.model import TopicPartition
-from kafkalog.streaming.operate.handover import hand_over, take_over
-from kafkalog.streaming.operate.recover import recover
-from kafkalog.streaming.source.followed_logs import FollowedLogs
-from kafkalog.streaming.store import partition_states
+from kafkalog.streaming.admin.broker.handover import hand_over, take_over
+from kafkalog.streaming.admin.recovery import recover
+from kafkalog.streaming.source.end_offsets import FollowedLogs
+from kafkalog.streaming.store.recovery import partition_states
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -20,7 +20,7 @@ from kafkalog.streaming.store.ends.rule import (
     marks_above,
     unverified_from,
 )
-from kafkalog.streaming.store.ends.watch import Ends, EndsWatch
+from kafkalog.streaming.store.ends.tracker import Ends, EndsWatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

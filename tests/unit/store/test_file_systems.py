@@ -13,9 +13,9 @@ from tests.support.sinking import Writer, rows, values_of
 from kafkalog.checkpoints.commit_state import LOCK_FILE
 from kafkalog.errors import LogDirectoryError
 from kafkalog.files.system import system
+from kafkalog.streaming.admin.recovery import recover
 from kafkalog.streaming.log.append.appender import PartitionAppender
 from kafkalog.streaming.log.append.recovery import cut_segment, start_segment
-from kafkalog.streaming.operate.recover import recover
 from kafkalog.streaming.store.file_systems import (
     Mount,
     check_file_system,
@@ -243,7 +243,7 @@ def test_where_hosts_share_files_a_recovery_that_wakes_up_late_cuts_no_file_of_o
         cut_segment(*given, **named)
 
     with monkeypatch.context() as patch:
-        patch.setattr("kafkalog.streaming.store.take_back.cut_segment", sleep_meanwhile)
+        patch.setattr("kafkalog.streaming.store.recovery.rollback.cut_segment", sleep_meanwhile)
         with pytest.raises(LogDirectoryError, match=r"1\.log: is another file than when"):
             recover([str(folder)])
     assert segment.read_bytes() == b"committed"
@@ -310,7 +310,7 @@ def test_a_recovery_that_loses_its_locks_replaces_no_segment(
         cut_segment(*arguments, **named)  # type: ignore[arg-type]
         monkeypatch.setattr(DirectoryLocks, "_prove", lost)
 
-    monkeypatch.setattr("kafkalog.streaming.store.take_back.cut_segment", cut_and_lose)
+    monkeypatch.setattr("kafkalog.streaming.store.recovery.rollback.cut_segment", cut_and_lose)
     with pytest.raises(LogDirectoryError, match="was lost"):
         writer.write(1, rows(["b"]))
     # Another host may have its rows there by now.

@@ -19,9 +19,9 @@ from kafkalog.checkpoints.broker import (
     write_topic_id,
 )
 from kafkalog.checkpoints.state_file import load_state
-from kafkalog.streaming.commit.foreign_log import ForeignLog
-from kafkalog.streaming.store import kept_appenders
-from kafkalog.streaming.store.kept_appenders import KeptAppenders
+from kafkalog.streaming.commit.tail_recovery import ForeignLog
+from kafkalog.streaming.store import appender_cache as kept_appenders
+from kafkalog.streaming.store.appender_cache import KeptAppenders
 from kafkalog.streaming.store.log_set import LogSet
 
 STAMPS = [1_700_000_000_000]

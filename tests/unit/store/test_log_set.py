@@ -12,11 +12,11 @@ from tests.support.sinking import Writer, rows, values_of
 
 from kafkalog.checkpoints import sealed_file
 from kafkalog.checkpoints.broker import META_PROPERTIES
-from kafkalog.checkpoints.commit_stamp import STATE_FILE
+from kafkalog.checkpoints.commit_state import STATE_FILE
 from kafkalog.checkpoints.state_file import load_state
 from kafkalog.errors import CheckpointError, CommitError, LogDirectoryError
+from kafkalog.streaming.admin.broker.handover import take_over
 from kafkalog.streaming.commit.committer import Committer
-from kafkalog.streaming.operate.handover import take_over
 from kafkalog.streaming.store.log_set import LogSet
 from kafkalog.streaming.store.open_set import check_given
 from kafkalog.streaming.store.policy import SetPolicy

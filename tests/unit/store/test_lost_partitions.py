@@ -13,9 +13,9 @@ from kafkalog.checkpoints.broker import PARTITION_METADATA
 from kafkalog.checkpoints.intent import INTENT_FILE
 from kafkalog.checkpoints.state_file import load_state
 from kafkalog.errors import LogDirectoryError
-from kafkalog.jobs.cli.batch_rows import verify_logs
-from kafkalog.streaming.operate.handover import hand_over, take_over
-from kafkalog.streaming.operate.recover import recover
+from kafkalog.jobs.inspect.batches import verify_logs
+from kafkalog.streaming.admin.broker.handover import hand_over, take_over
+from kafkalog.streaming.admin.recovery import recover
 from kafkalog.streaming.store.nodes import Node
 
 if TYPE_CHECKING:

@@ -25,12 +25,12 @@ from kafkalog.errors import CommitError, DataLossError
 from kafkalog.files.system import system
 from kafkalog.jobs.cli.app import app
 from kafkalog.model import TopicPartition
-from kafkalog.streaming.commit.left_to_system import make_left_durable
-from kafkalog.streaming.operate.handover import hand_over, take_over
-from kafkalog.streaming.operate.recover import recover
-from kafkalog.streaming.source.followed_logs import FollowedLogs
-from kafkalog.streaming.store.os_loss import find_os_loss
+from kafkalog.streaming.admin.broker.handover import hand_over, take_over
+from kafkalog.streaming.admin.recovery import recover
+from kafkalog.streaming.commit.unsynced import make_left_durable
+from kafkalog.streaming.source.end_offsets import FollowedLogs
 from kafkalog.streaming.store.policy import SetPolicy
+from kafkalog.streaming.store.recovery.unsynced_tail import find_os_loss
 from kafkalog.streaming.store.session import Session
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from kafkalog.checkpoints.broker import PARTITION_METADATA, read_topic_id
 from kafkalog.checkpoints.commit_state import LOCK_FILE
 from kafkalog.checkpoints.state_file import load_state
 from kafkalog.errors import LogDirectoryError, OptionError
-from kafkalog.streaming.operate.handover import hand_over, take_over
-from kafkalog.streaming.operate.recover import recover
+from kafkalog.streaming.admin.broker.handover import hand_over, take_over
+from kafkalog.streaming.admin.recovery import recover
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -70,7 +70,7 @@ def test_a_partition_folder_that_is_a_link_is_read_and_not_written(
 
 @UPKEEP
 def test_upkeep_reports_a_link_and_leaves_it_alone(
-    linked: tuple[Path, Path], work: Callable[..., kafkalog.streaming.operate.recover.Upkeep]
+    linked: tuple[Path, Path], work: Callable[..., kafkalog.streaming.admin.recovery.Upkeep]
 ) -> None:
     ours, theirs = linked
     with (theirs / "t-0" / f"{0:020d}.log").open("ab") as log:
@@ -101,7 +101,7 @@ def test_a_copy_of_a_folder_under_another_name_drops_no_topic(copied: Path) -> N
 
 @UPKEEP
 def test_upkeep_reports_a_copy_and_leaves_it_alone(
-    copied: Path, work: Callable[..., kafkalog.streaming.operate.recover.Upkeep]
+    copied: Path, work: Callable[..., kafkalog.streaming.admin.recovery.Upkeep]
 ) -> None:
     before = content(copied / "b-0")
     problems = work([str(copied)]).problems

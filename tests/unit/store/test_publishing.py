@@ -14,16 +14,16 @@ from tests.support.lost_locks_model import on_a_network
 from tests.support.sinking import Writer, rows, values_of
 
 from kafkalog.checkpoints.broker import HIGH_WATERMARK, read_offset_checkpoint
-from kafkalog.checkpoints.commit_stamp import STATE_FILE, load_stamp
+from kafkalog.checkpoints.commit_state import STATE_FILE, load_stamp
 from kafkalog.checkpoints.intent import INTENT_FILE, load_intent
 from kafkalog.checkpoints.state_file import load_state, state_bytes
 from kafkalog.errors import CommitError, DurabilityError, KafkaLogError
 from kafkalog.files.atomic import prepare
 from kafkalog.model import TopicPartition
+from kafkalog.streaming.admin.broker.handover import take_over
+from kafkalog.streaming.admin.recovery import recover
 from kafkalog.streaming.commit.committer import Committer
-from kafkalog.streaming.operate.handover import take_over
-from kafkalog.streaming.operate.recover import recover
-from kafkalog.streaming.store import publishing
+from kafkalog.streaming.store import nodes as publishing
 from kafkalog.streaming.store.identity import BatchIdentity
 from kafkalog.streaming.store.locks import DirectoryLocks
 from kafkalog.streaming.store.nodes import Node
@@ -290,7 +290,7 @@ def test_what_an_intent_of_another_commit_says_is_not_done_after_a_commit(
     runs = lost.stage(0, rows(["x", "y"]))
     with monkeypatch.context() as patch:
         patch.setattr(Node, "declare", note)
-        patch.setattr("kafkalog.streaming.store.publishing.publish", _fail)
+        patch.setattr("kafkalog.streaming.store.nodes.publish", _fail)
         with pytest.raises(CommitError):
             lost.commit(0, runs)
     writer.write(1, rows(["b"]))

@@ -11,17 +11,16 @@ from tests.support.logs import Row, batch_bytes
 from tests.support.sinking import Writer, adopt_small_files, rows, values_of
 
 from kafkalog.checkpoints.broker import HIGH_WATERMARK, read_offset_checkpoint
-from kafkalog.checkpoints.commit_stamp import STATE_FILE
-from kafkalog.checkpoints.commit_state import UNFINISHED_FOLDER
+from kafkalog.checkpoints.commit_state import STATE_FILE, UNFINISHED_FOLDER
 from kafkalog.checkpoints.intent import INTENT_FILE, load_intent
 from kafkalog.errors import CheckpointError, LogDirectoryError
 from kafkalog.model import TopicPartition
+from kafkalog.streaming.admin.broker.handover import take_over
+from kafkalog.streaming.admin.topics import delete
 from kafkalog.streaming.commit.append import PartitionAppend
 from kafkalog.streaming.commit.committer import Committer
-from kafkalog.streaming.operate.handover import take_over
-from kafkalog.streaming.operate.topics import delete
 from kafkalog.streaming.sink.task_writer import TaskWriter
-from kafkalog.streaming.store.clearing import write_ends
+from kafkalog.streaming.store.cleanup import write_ends
 from kafkalog.streaming.store.identity import BatchIdentity
 from kafkalog.streaming.store.log_set import LogSet
 
@@ -134,7 +133,7 @@ def test_what_was_acknowledged_is_not_taken_back_with_an_older_state(
         raise PowerCutError
 
     with monkeypatch.context() as patch:
-        patch.setattr("kafkalog.streaming.commit.applying.write_ends", write_and_cut_off)
+        patch.setattr("kafkalog.streaming.commit.committer.write_ends", write_and_cut_off)
         with pytest.raises(PowerCutError):
             writer.write(1, rows(["b"]))
     (tmp_path / STATE_FILE).write_bytes(older)
@@ -267,7 +266,7 @@ def test_an_intent_that_a_state_has_published_is_only_cleared_away(
 ) -> None:
     writer = Writer(tmp_path, topic="t")
     with monkeypatch.context() as patch:
-        patch.setattr("kafkalog.streaming.commit.applying.write_ends", lambda *_, **__: 1 / 0)
+        patch.setattr("kafkalog.streaming.commit.committer.write_ends", lambda *_, **__: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             writer.write(0, rows(["a"]))
     assert (tmp_path / INTENT_FILE).exists()
@@ -287,7 +286,7 @@ def test_what_a_job_without_an_id_had_staged_goes_though_it_was_cut_off_behind_i
     identity = BatchIdentity("job:1", 0)
     output = TaskWriter(writer.plan(), identity).write([rows(["a"])])
     with monkeypatch.context() as patch:
-        patch.setattr("kafkalog.streaming.commit.applying.write_ends", lambda *_, **__: 1 / 0)
+        patch.setattr("kafkalog.streaming.commit.committer.write_ends", lambda *_, **__: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             Committer(writer.plan().commit_plan, identity).commit(output.runs)
     assert list(tmp_path.glob(".kafkalog.staged.*"))

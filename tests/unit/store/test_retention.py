@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import pytest
 
-from kafkalog.streaming.store.retention import Expired, LogBounds, Retention, expired
+from kafkalog.streaming.log.retention import Expired, LogBounds, Retention, expired
 
 NOW = 1_000_000
 

@@ -9,7 +9,7 @@ from tests.support.sinking import Writer, rows, values_of
 from kafkalog.checkpoints.intent import INTENT_FILE
 from kafkalog.checkpoints.state_file import load_state
 from kafkalog.errors import CommitError, LogDirectoryError
-from kafkalog.files.shield import shielded
+from kafkalog.files.deferred_signals import shielded
 from kafkalog.streaming.store import open_set
 from kafkalog.streaming.store.log_set import LogSet
 from kafkalog.streaming.store.policy import SetPolicy

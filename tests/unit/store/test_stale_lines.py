@@ -21,21 +21,21 @@ from kafkalog.checkpoints.broker import (
 )
 from kafkalog.errors import LogDirectoryError
 from kafkalog.jobs.cli.app import app
-from kafkalog.jobs.cli.batch_rows import verify_logs
+from kafkalog.jobs.inspect.batches import verify_logs
 from kafkalog.model import TopicPartition
-from kafkalog.streaming.operate.handover import hand_over, take_over
-from kafkalog.streaming.operate.recover import recover
-from kafkalog.streaming.operate.retain import delete_records
-from kafkalog.streaming.source.followed_logs import FollowedLogs
-from kafkalog.streaming.store import recovery_points
+from kafkalog.streaming.admin.broker.handover import hand_over, take_over
+from kafkalog.streaming.admin.recovery import recover
+from kafkalog.streaming.admin.retention import delete_records
+from kafkalog.streaming.source.end_offsets import FollowedLogs
 from kafkalog.streaming.store.log_set import LogSet
-from kafkalog.streaming.store.recovery_points import LogReach
+from kafkalog.streaming.store.recovery import recovery_points
+from kafkalog.streaming.store.recovery.recovery_points import LogReach
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from kafkalog.streaming.operate.recover import Upkeep
+    from kafkalog.streaming.admin.recovery import Upkeep
 
 T0 = TopicPartition("t", 0)
 U0 = TopicPartition("u", 0)

@@ -243,7 +243,7 @@ def test_many_plain_messages_are_reported_in_few_rows_and_short_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "kafkalog.streaming.commit.staging.staged_file.LONGEST_MESSAGE_RUN", 1_000_000
+        "kafkalog.streaming.commit.staging.staged_files.LONGEST_MESSAGE_RUN", 1_000_000
     )
     writer = Writer(tmp_path, topic="t", message__format="v1")
     values = [f"{number:0100}" for number in range(30_000)]

@@ -24,9 +24,9 @@ from kafkalog.streaming.log.append.recovery import (
     recover_segment,
     remove_segment,
 )
-from kafkalog.streaming.log.config import LogConfig
 from kafkalog.streaming.log.log_end import find_valid_end, valid_chunks
 from kafkalog.streaming.log.segment import LogSegment
+from kafkalog.streaming.options.topic_settings import LogConfig
 
 if TYPE_CHECKING:
     from pathlib import Path

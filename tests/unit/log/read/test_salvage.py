@@ -12,10 +12,10 @@ from tests.support.logs import Row, batch_bytes
 from tests.support.record_batches import patched
 
 from kafkalog.errors import CorruptRecordError, DataLossError
-from kafkalog.streaming.log.config import LogConfig
 from kafkalog.streaming.log.partition_log import PartitionLog
 from kafkalog.streaming.log.read.salvage import Salvage
 from kafkalog.streaming.log.read.slice_reader import read_slice
+from kafkalog.streaming.options.topic_settings import LogConfig
 from kafkalog.streaming.records.batch_rows import BatchDescriber
 from kafkalog.streaming.records.columns import Columns, RecordDecoder
 

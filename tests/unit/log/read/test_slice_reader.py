@@ -24,9 +24,9 @@ from kafkalog.errors import (
     OffsetOutOfRangeError,
     UnknownTopicOrPartitionError,
 )
-from kafkalog.streaming.log.config import LogConfig
 from kafkalog.streaming.log.partition_log import PartitionLog
 from kafkalog.streaming.log.read.slice_reader import read_slice
+from kafkalog.streaming.options.topic_settings import LogConfig
 from kafkalog.streaming.records.columns import Columns, RecordDecoder
 
 if TYPE_CHECKING:

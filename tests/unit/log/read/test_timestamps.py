@@ -16,8 +16,8 @@ from tests.support.message_sets import message
 from tests.support.transactions import emptied
 
 from kafkalog.errors import CorruptRecordError
-from kafkalog.streaming.log.config import LogConfig
 from kafkalog.streaming.log.partition_log import PartitionLog
+from kafkalog.streaming.options.topic_settings import LogConfig
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kafkalog.model import MAX_OFFSET, TopicPartition
-from kafkalog.streaming.source.bounds.admission import TriggerGate, limit_offsets
+from kafkalog.streaming.source.admission import TriggerGate, limit_offsets
 
 
 def partitions(*offsets: int) -> dict[TopicPartition, int]:

@@ -7,15 +7,15 @@ from tests.support.counted_reads import counted_reads
 from tests.support.logs import Row, append_batch, batch_bytes, write_segment
 
 from kafkalog.model import TopicPartition
-from kafkalog.streaming.source.bounds.byte_limit import ByteLimit
-from kafkalog.streaming.source.followed_logs import FollowedLogs
+from kafkalog.streaming.source.admission import ByteLimit
+from kafkalog.streaming.source.end_offsets import FollowedLogs
 from kafkalog.streaming.source.read_options import ReadOptions
 from kafkalog.streaming.source.stream_control import StreamControl
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from kafkalog.streaming.source.plan.planner import LogSplit
+    from kafkalog.streaming.source.planner import LogSplit
 
 T0, T1, T2 = (TopicPartition("t", partition) for partition in range(3))
 BATCH = len(batch_bytes(0, [Row(b"x" * 100)] * 5))

@@ -7,15 +7,15 @@ from tests.support.logs import Row, batch_bytes, write_checkpoint, write_segment
 
 from kafkalog.errors import OptionError
 from kafkalog.model import TopicPartition
-from kafkalog.streaming.source.bounds.start import (
+from kafkalog.streaming.source.end_offsets import FollowedLogs
+from kafkalog.streaming.source.offsets import EARLIEST, LATEST
+from kafkalog.streaming.source.read_options import ReadOptions
+from kafkalog.streaming.source.start import (
     batch_bounds,
     resolve_end,
     resolve_start,
     starting_bound,
 )
-from kafkalog.streaming.source.followed_logs import FollowedLogs
-from kafkalog.streaming.source.offsets import EARLIEST, LATEST
-from kafkalog.streaming.source.read_options import ReadOptions
 
 if TYPE_CHECKING:
     from pathlib import Path

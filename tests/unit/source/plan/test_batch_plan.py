@@ -7,8 +7,8 @@ import pytest
 from tests.support.logs import Row, batch_bytes, write_checkpoint, write_segment
 
 from kafkalog.errors import DataLossError, OptionError, UnknownTopicOrPartitionError
-from kafkalog.streaming.source.followed_logs import FollowedLogs
-from kafkalog.streaming.source.plan.batch_plan import plan_batch
+from kafkalog.streaming.source.batch_plan import plan_batch
+from kafkalog.streaming.source.end_offsets import FollowedLogs
 from kafkalog.streaming.source.read_options import ReadOptions
 
 if TYPE_CHECKING:

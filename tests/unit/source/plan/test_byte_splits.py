@@ -7,15 +7,16 @@ from tests.support.counted_reads import counted_reads
 from tests.support.logs import Row, batch_bytes, write_segment
 
 from kafkalog.model import OffsetRange, TopicPartition
-from kafkalog.streaming.source.followed_logs import FollowedLogs
+from kafkalog.streaming.source.end_offsets import FollowedLogs
 from kafkalog.streaming.source.loss import LossPolicy
-from kafkalog.streaming.source.plan.byte_splits import (
+from kafkalog.streaming.source.planner import (
     LARGEST_BYTES,
     SMALLEST_BYTES,
+    LogSplit,
     by_bytes,
+    plan_splits,
     split_target,
 )
-from kafkalog.streaming.source.plan.planner import LogSplit, plan_splits
 from kafkalog.streaming.source.read_options import ReadOptions
 
 if TYPE_CHECKING:

@@ -2,9 +2,8 @@ from __future__ import annotations
 
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.log.read.slices import SegmentSlice
-from kafkalog.streaming.source.plan.byte_splits import SMALLEST_BYTES
-from kafkalog.streaming.source.plan.packing import pack_batch, pack_micro_batch, pack_splits
-from kafkalog.streaming.source.plan.planner import LogSplit
+from kafkalog.streaming.source.batch_plan import pack_batch, pack_micro_batch, pack_splits
+from kafkalog.streaming.source.planner import SMALLEST_BYTES, LogSplit
 
 
 def splits(*sizes: int) -> list[LogSplit]:

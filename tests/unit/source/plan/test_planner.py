@@ -11,9 +11,9 @@ from tests.support.logs import Row, batch_bytes, write_checkpoint, write_segment
 from kafkalog.errors import DataLossError
 from kafkalog.model import OffsetRange, TopicPartition
 from kafkalog.streaming.log import partition_log
-from kafkalog.streaming.source.followed_logs import FollowedLogs
+from kafkalog.streaming.source.end_offsets import FollowedLogs
 from kafkalog.streaming.source.loss import LossPolicy
-from kafkalog.streaming.source.plan.planner import LogSplit, plan_splits, readable_ranges
+from kafkalog.streaming.source.planner import LogSplit, plan_splits, readable_ranges
 from kafkalog.streaming.source.read_options import ReadOptions
 
 if TYPE_CHECKING:

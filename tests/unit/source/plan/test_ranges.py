@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kafkalog.model import OffsetRange, TopicPartition
-from kafkalog.streaming.source.plan.ranges import cut_ranges
+from kafkalog.streaming.source.planner import cut_ranges
 
 
 def ranges(*sizes: int) -> list[OffsetRange]:

@@ -21,9 +21,10 @@ from kafkalog.checkpoints.broker import (
 from kafkalog.errors import LogDirectoryError
 from kafkalog.files.regular import sync
 from kafkalog.model import TopicPartition
-from kafkalog.streaming.store.replicas import catching_up, copying
-from kafkalog.streaming.store.replicas.catching_up import catch_up
+from kafkalog.streaming.store.replicas import copying
+from kafkalog.streaming.store.replicas import in_sync as catching_up
 from kafkalog.streaming.store.replicas.copying import LeaderUnreadableError, Room
+from kafkalog.streaming.store.replicas.in_sync import catch_up
 
 if TYPE_CHECKING:
     from pathlib import Path

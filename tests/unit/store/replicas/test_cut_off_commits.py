@@ -20,20 +20,19 @@ from tests.support.replicated import (
 )
 from tests.support.sinking import Writer, rows
 
-from kafkalog.checkpoints.commit_stamp import STATE_FILE
-from kafkalog.checkpoints.commit_state import STAGED_PREFIX
+from kafkalog.checkpoints.commit_state import STAGED_PREFIX, STATE_FILE
 from kafkalog.checkpoints.intent import INTENT_FILE
 from kafkalog.checkpoints.state_file import load_state
 from kafkalog.errors import CommitError, NotEnoughReplicasError
-from kafkalog.streaming.commit import applying
+from kafkalog.streaming.admin.nodes.reassign import known_state
+from kafkalog.streaming.admin.recovery import recover
+from kafkalog.streaming.commit import committer as applying
 from kafkalog.streaming.commit.committer import Committer
-from kafkalog.streaming.operate.reassign import known_state
-from kafkalog.streaming.operate.recover import recover
-from kafkalog.streaming.store import take_back
 from kafkalog.streaming.store.policy import SetPolicy
+from kafkalog.streaming.store.recovery import rollback as take_back
 from kafkalog.streaming.store.replicas import open_nodes
 from kafkalog.streaming.store.replicas.open_nodes import NodesSession
-from kafkalog.streaming.store.replicas.several_nodes import SeveralNodes
+from kafkalog.streaming.store.replicas.quorum import SeveralNodes
 from kafkalog.streaming.store.session import opened_set
 
 if TYPE_CHECKING:

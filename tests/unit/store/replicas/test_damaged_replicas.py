@@ -18,8 +18,8 @@ from tests.support.replicated import (
 )
 
 from kafkalog.checkpoints.broker import PARTITION_METADATA
-from kafkalog.streaming.operate.recover import recover
-from kafkalog.streaming.operate.replica_check import compare_replicas
+from kafkalog.streaming.admin.nodes.replicas import compare_replicas
+from kafkalog.streaming.admin.recovery import recover
 
 if TYPE_CHECKING:
     from collections.abc import Callable

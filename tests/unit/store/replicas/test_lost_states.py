@@ -25,13 +25,17 @@ from kafkalog.checkpoints.broker import (
     LOG_START_OFFSET,
     RECOVERY_POINT,
 )
-from kafkalog.checkpoints.commit_stamp import PREPARED_FILE, STATE_FILE
-from kafkalog.checkpoints.commit_state import STAGED_PREFIX, UNFINISHED_FOLDER
+from kafkalog.checkpoints.commit_state import (
+    PREPARED_FILE,
+    STAGED_PREFIX,
+    STATE_FILE,
+    UNFINISHED_FOLDER,
+)
 from kafkalog.checkpoints.intent import INTENT_FILE, Intent
 from kafkalog.checkpoints.sealed_file import seal
 from kafkalog.errors import LogDirectoryError, NotEnoughReplicasError
-from kafkalog.files.local_paths import split_paths
-from kafkalog.streaming.operate.recover import recover
+from kafkalog.files.paths import split_paths
+from kafkalog.streaming.admin.recovery import recover
 
 if TYPE_CHECKING:
     from collections.abc import Callable

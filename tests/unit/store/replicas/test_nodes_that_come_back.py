@@ -20,12 +20,12 @@ from tests.support.replicated import (
 from tests.support.sinking import Writer, adopt_small_files, rows
 
 import kafkalog
-from kafkalog.checkpoints.commit_stamp import PREPARED_FILE, STATE_FILE
+from kafkalog.checkpoints.commit_state import PREPARED_FILE, STATE_FILE
 from kafkalog.checkpoints.replica_state import NO_LEADER
 from kafkalog.checkpoints.state_file import load_state, state_bytes
 from kafkalog.errors import CommitError, LogDirectoryError, NotEnoughReplicasError
 from kafkalog.streaming.commit import committer
-from kafkalog.streaming.store.replicas.several_nodes import SeveralNodes
+from kafkalog.streaming.store.replicas.quorum import SeveralNodes
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,21 +11,20 @@ import pytest
 from tests.support.replicated import append, values
 
 from kafkalog.checkpoints.broker import read_topic_id
-from kafkalog.checkpoints.commit_stamp import PREPARED_FILE, STATE_FILE
-from kafkalog.checkpoints.commit_state import LOCK_FILE
+from kafkalog.checkpoints.commit_state import LOCK_FILE, PREPARED_FILE, STATE_FILE
 from kafkalog.checkpoints.committed import load_committed
 from kafkalog.checkpoints.state_file import load_state
 from kafkalog.checkpoints.voters import FoundStates
 from kafkalog.errors import CommitError, NotEnoughReplicasError, OptionError
 from kafkalog.files.system import system
+from kafkalog.streaming.admin.topics import create
 from kafkalog.streaming.log import segments
 from kafkalog.streaming.log.log_dir import LogDirs
-from kafkalog.streaming.operate.topics import create
 from kafkalog.streaming.store import nodes as store_nodes
-from kafkalog.streaming.store import recovery_points
 from kafkalog.streaming.store.policy import TopicPolicy
+from kafkalog.streaming.store.recovery import recovery_points
 from kafkalog.streaming.store.replicas import starting
-from kafkalog.streaming.store.replicas.several_nodes import SeveralNodes
+from kafkalog.streaming.store.replicas.quorum import SeveralNodes
 from kafkalog.streaming.store.topics import TopicCatalog
 
 if TYPE_CHECKING:

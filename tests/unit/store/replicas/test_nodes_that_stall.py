@@ -21,12 +21,11 @@ from tests.support.stalling import stalling
 
 import kafkalog
 from kafkalog.checkpoints.broker import is_locked
-from kafkalog.checkpoints.commit_stamp import PREPARED_FILE
-from kafkalog.checkpoints.commit_state import LOCK_FILE
+from kafkalog.checkpoints.commit_state import LOCK_FILE, PREPARED_FILE
 from kafkalog.checkpoints.intent import INTENT_FILE
 from kafkalog.checkpoints.state_file import load_state
 from kafkalog.errors import CommitError, KafkaLogError, NotEnoughReplicasError
-from kafkalog.streaming.operate.topics import delete
+from kafkalog.streaming.admin.topics import delete
 
 if TYPE_CHECKING:
     from pathlib import Path

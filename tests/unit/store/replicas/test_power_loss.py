@@ -16,7 +16,7 @@ from tests.support.replicated import (
 
 from kafkalog.errors import CommitError
 from kafkalog.files.system import system
-from kafkalog.streaming.operate.recover import recover
+from kafkalog.streaming.admin.recovery import recover
 
 if TYPE_CHECKING:
     from collections.abc import Callable

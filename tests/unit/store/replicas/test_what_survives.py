@@ -13,14 +13,15 @@ from tests.support.least_left import KilledError, acted, least, made
 
 import kafkalog
 from kafkalog.checkpoints.broker import HIGH_WATERMARK, RECOVERY_POINT
-from kafkalog.checkpoints.commit_stamp import STATE_FILE
-from kafkalog.checkpoints.commit_state import UNFINISHED_FOLDER
+from kafkalog.checkpoints.commit_state import STATE_FILE, UNFINISHED_FOLDER
 from kafkalog.checkpoints.state_file import load_state, state_bytes
 from kafkalog.files.atomic import write_atomically
-from kafkalog.streaming.operate.backup import back_up
-from kafkalog.streaming.operate.cleaning import clean_partition
-from kafkalog.streaming.operate.compact import Wanted, plan_compaction
-from kafkalog.streaming.store.replicas import catching_up, equal_segments, open_nodes
+from kafkalog.streaming.admin.backup import back_up
+from kafkalog.streaming.admin.cleaning import clean_partition
+from kafkalog.streaming.admin.compaction import Wanted, plan_compaction
+from kafkalog.streaming.store.replicas import in_sync as catching_up
+from kafkalog.streaming.store.replicas import open_nodes
+from kafkalog.streaming.store.replicas import rewriting as equal_segments
 
 if TYPE_CHECKING:
     from pathlib import Path

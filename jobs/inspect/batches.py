@@ -1,0 +1,246 @@
+"""What ``verify`` and ``dump`` show, as rows of plain values."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import suppress
+from enum import StrEnum
+from itertools import islice, zip_longest
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from kafkalog.checkpoints.broker import PARTITION_METADATA
+from kafkalog.checkpoints.committed import load_committed
+from kafkalog.errors import KafkaLogError
+from kafkalog.jobs.inspect.log_dirs import ends_of, log_dirs_of, partitions_of, unknown_partition
+from kafkalog.jobs.inspect.missing import say_missing, tiered_rows, unverified_rows
+from kafkalog.model import TopicPartition, listed
+from kafkalog.streaming.admin.nodes.replicas import compare_replicas
+from kafkalog.streaming.log.partition_log import PartitionLog
+from kafkalog.streaming.log.read.verification import SegmentCheck, check_segment
+from kafkalog.streaming.records.batch_rows import BatchDescriber
+from kafkalog.streaming.store.ends.tracker import say_tiered
+from kafkalog.streaming.store.recovery.partition_states import epochs_problem, known_topic_id
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from kafkalog.streaming.log.log_dir import PartitionDirectory
+    from kafkalog.streaming.log.segment import LogSegment
+    from kafkalog.streaming.store.ends.rule import OffsetGap
+    from kafkalog.streaming.store.ends.tracker import EndsWatch
+
+__all__ = [
+    "Fault",
+    "Verified",
+    "dump_batches",
+    "offsets_there",
+    "summary_of",
+    "verified",
+    "verify_logs",
+]
+
+Row = dict[str, Any]
+
+_LOGGER: Final = logging.getLogger("kafkalog.jobs")
+
+
+class Fault(StrEnum):
+    """What is wrong, as far as another remedy goes with it."""
+
+    BATCHES = "batches"
+    INDEXES = "indexes"
+    LOG_END = "log end"
+    MISSING = "missing"
+    REPLICAS = "replicas"
+    STATE = "state"
+    TIERED = "tiered"
+
+
+class Verified(NamedTuple):
+    """A row of ``verify``, and what is wrong by it; None if nothing is."""
+
+    row: Row
+    fault: Fault | None
+
+
+def verify_logs(paths: Sequence[str], topic: str | None) -> list[Row]:
+    """Check every segment, and that each log reaches what is committed to it.
+
+    ``problem`` is None where nothing is wrong. A row without a segment says what a log lacks, or
+    that a commit state cannot be trusted.
+    """
+    return [each.row for each in verified(paths, topic)]
+
+
+def verified(paths: Sequence[str], topic: str | None) -> Iterator[Verified]:
+    """Yield the rows of :func:`verify_logs` as they are found, each with the kind of its problem.
+
+    Raises:
+        UnknownTopicOrPartitionError: there is no such topic.
+        LogDirectoryError: there is no partition, and nothing shows that there ever was one.
+    """
+    yield from _verified_segments(paths, topic)
+    yield from _verified_ends(paths, topic)
+    yield from _verified_files(paths, topic)
+    for key, text in compare_replicas(paths, topic):
+        row = {**key._asdict(), "segment": None, "problem": text}
+        yield Verified(row, Fault.REPLICAS)
+
+
+def _verified_ends(paths: Sequence[str], topic: str | None) -> Iterator[Verified]:
+    refused, tiered = None, []
+    try:
+        watch = ends_of(paths, topic)
+        missing = dict(watch.look().missing)
+        tiered = list(tiered_rows(watch))
+    except KafkaLogError as error:
+        refused = error
+        missing = _missing_of_others(paths, topic)
+    if refused is not None:
+        row = {"topic": topic, "partition": None, "segment": None, "problem": str(refused)}
+        yield Verified(row, Fault.STATE)
+    for row in unverified_rows(log_dirs_of(paths), topic):
+        yield Verified(row, Fault.MISSING)
+    for row in tiered:
+        yield Verified(row, Fault.TIERED)
+    for key, gap in missing.items():
+        problem = f"offsets [{gap.start}, {gap.end}) were committed and are not in the log"
+        yield Verified({**key._asdict(), "segment": None, "problem": problem}, Fault.LOG_END)
+
+
+def _verified_files(paths: Sequence[str], topic: str | None) -> Iterator[Verified]:
+    """Check what a partition's folder says of it beside its log: topic id and leader epochs."""
+    state = None
+    with suppress(KafkaLogError, OSError):
+        state = load_committed(log_dirs_of(paths).paths).state
+    for key, found in partitions_of(paths, topic).items():
+        problems: list[str | None] = []
+        try:
+            known = known_topic_id(state, found)
+            if known is not None:
+                problems.append(
+                    f"{found.path / PARTITION_METADATA} is missing or damaged: the topic id is "
+                    f"{known}. `kafkalog recover` writes it again"
+                )
+            with PartitionLog(found.path, key) as log:
+                problems.append(epochs_problem(found.path, log.log_end_offset()))
+        except (KafkaLogError, OSError) as error:
+            problems.append(str(error))
+        for problem in filter(None, problems):
+            yield Verified({**key._asdict(), "segment": None, "problem": problem}, Fault.STATE)
+
+
+def _missing_of_others(paths: Sequence[str], topic: str | None) -> dict[TopicPartition, OffsetGap]:
+    """Find out what each log lacks, one by one, if one of them cannot be looked at."""
+    missing: dict[TopicPartition, OffsetGap] = {}
+    for key in partitions_of(paths, topic):
+        with suppress(KafkaLogError):
+            missing |= ends_of(paths, *key).look().missing
+    return missing
+
+
+def summary_of(rows: Sequence[Row]) -> dict[str, int]:
+    """Count what :func:`verify_logs` has looked at, and the problems that it found."""
+    checked = [row for row in rows if row["segment"] is not None]
+    return {
+        "partitions": len({(row["topic"], row["partition"]) for row in checked}),
+        "segments": len(checked),
+        "batches": sum(row["batches"] for row in checked),
+        "bytes": sum(row["bytes"] for row in checked),
+        "problems": sum(row["problem"] is not None for row in rows),
+    }
+
+
+def _verified_segments(paths: Sequence[str], topic: str | None) -> Iterator[Verified]:
+    for key, found in partitions_of(paths, topic).items():
+        for segment, follower in _segments(found):
+            checked = _checked(segment, follower)
+            row = {
+                "topic": key.topic,
+                "partition": key.partition,
+                "segment": segment.path.name,
+                "batches": checked.batches,
+                "bytes": checked.bytes,
+                "problem": "; ".join(checked.problems) or None,
+            }
+            wrong = Fault.BATCHES if checked.is_broken else Fault.INDEXES
+            yield Verified(row, wrong if checked.problems else None)
+
+
+def _segments(found: PartitionDirectory) -> list[tuple[LogSegment, LogSegment | None]]:
+    """Pair each segment with the one after it."""
+    with PartitionLog(found.path, found.topic_partition) as log:
+        return list(zip_longest(log.segments, log.segments[1:]))
+
+
+_GROWS: Final = "the file has grown meanwhile: if a broker writes it at this moment, look again"
+
+
+def _checked(segment: LogSegment, follower: LogSegment | None) -> SegmentCheck:
+    try:
+        size = segment.path.stat().st_size
+        checked = check_segment(segment, None if follower is None else follower.base_offset)
+        if checked.problems and segment.path.stat().st_size > size:
+            checked.problems.append(_GROWS)
+    except FileNotFoundError:  # deleted since it was listed, as retention does
+        return SegmentCheck([], 0, 0)
+    except (KafkaLogError, OSError) as error:
+        return SegmentCheck([str(error)], 0, 0, is_broken=True)
+    return checked
+
+
+def dump_batches(
+    paths: Sequence[str], topic: str, partition: int | None, start: int, count: int | None
+) -> Iterator[Row]:
+    """Yield the headers of up to ``count`` batches from an offset on, partition by partition.
+
+    Up to the end of the log, or to the committed end if damage makes the log end before it.
+    """
+    say_missing(log_dirs_of(paths), topic)
+    there = partitions_of(paths, topic)
+    wanted = sorted(there) if partition is None else [TopicPartition(topic, partition)]
+    if wanted[0] not in there:
+        raise unknown_partition(wanted[0], paths, there)
+    watch = ends_of(paths, topic)
+    ends = watch.look().offsets
+    say_tiered(watch)
+    rows = (row for key in wanted for row in _batches_of(watch, key, ends[key], start))
+    yield from islice(rows, count)
+
+
+def _batches_of(watch: EndsWatch, key: TopicPartition, committed: int, start: int) -> Iterator[Row]:
+    with watch.open(key) as log:
+        end = max(committed, log.log_end_offset())
+        first = max(start, log.log_start_offset)
+        if first >= end and start:
+            _LOGGER.warning(
+                "%s has no batch from offset %d on: its log is [%d, %d)",
+                key,
+                start,
+                log.log_start_offset,
+                end,
+            )
+        yield from _headers(log, first, end)
+
+
+def offsets_there(paths: Sequence[str], topic: str, partition: int | None) -> str:
+    """Say which offsets the partitions of a topic have: ``t-0 is [0, 20)``."""
+    watch = ends_of(paths, topic)
+    said = []
+    for key, end in sorted(watch.look().offsets.items()):
+        if partition in {None, key.partition}:
+            with watch.open(key) as log:
+                said.append(f"{key} is [{log.log_start_offset}, {end})")
+    return listed(said)
+
+
+def _headers(log: PartitionLog, start: int, end: int) -> Iterator[Row]:
+    describer = BatchDescriber()
+    for part in log.slices(start, end):
+        for rows in log.read_slice(part, describer, committed_end=end):
+            for row in rows.to_pylist():
+                yield {name: _plain(value) for name, value in row.items()}
+
+
+def _plain(value: object) -> object:
+    return value if isinstance(value, int | float | str | bool | None) else str(value)

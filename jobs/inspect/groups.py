@@ -1,0 +1,162 @@
+"""What ``groups`` shows, as rows of plain values."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from kafkalog.checkpoints.committed import load_committed
+from kafkalog.errors import UnknownTopicOrPartitionError
+from kafkalog.jobs.inspect.lag import lag_of
+from kafkalog.jobs.inspect.log_dirs import ends_of, log_dirs_of, partitions_of
+from kafkalog.jobs.inspect.missing import say_missing
+from kafkalog.model import OFFSETS_TOPIC, TopicPartition, listed
+from kafkalog.streaming.coordinator.group_replay import read_groups
+from kafkalog.streaming.groups.group_record import GroupRecord
+from kafkalog.streaming.groups.member_files import MemberFolder
+from kafkalog.streaming.groups.position_topics import is_of_earlier_topic, last_batch_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from kafkalog.streaming.coordinator.group_positions import CommittedOffset
+    from kafkalog.streaming.coordinator.group_replay import KnownGroup
+    from kafkalog.streaming.groups.group_record import Member
+    from kafkalog.streaming.source.offsets import PartitionOffsets
+    from kafkalog.streaming.store.ends.tracker import EndsWatch
+
+__all__ = ["list_groups"]
+
+Row = dict[str, Any]
+
+_LOGGER: Final = logging.getLogger("kafkalog.jobs")
+
+_NO_LAG: Final[Row] = dict.fromkeys(("lag", "bytes", "nextTimestamp", "behindMs"))
+_NOTHING: Final[Row] = {**dict.fromkeys(("topic", "partition", "offset", "end")), **_NO_LAG}
+_NOBODY: Final[Row] = dict.fromkeys(("member", "client", "instance", "host", "process"))
+
+
+def list_groups(paths: Sequence[str], names: Sequence[str] = ()) -> list[Row]:
+    """Return a row for each partition that a group reads or has a position in.
+
+    So has a member without partitions, and a group that has neither. ``problem`` says why there is
+    no lag.
+
+    Args:
+        paths: the log directories.
+        names: these groups; all if none is named.
+
+    Raises:
+        UnknownTopicOrPartitionError: there is no such group.
+        KafkaLogError: directories or logs that cannot be read.
+    """
+    log_dirs = log_dirs_of(paths)
+    lost = say_missing(log_dirs, None)
+    watch = ends_of(paths, None)
+    ends = watch.look().offsets
+    there = partitions_of(paths, None)
+    # A broker's groups may be in a directory that was not named; the sink knows all of its own.
+    is_ours = load_committed(log_dirs.paths).state is not None
+    known = {key: end for key, end in ends.items() if key in there}
+    groups = _groups(watch, known, there, is_ours=is_ours)
+    for name in names:
+        if name not in groups:
+            raise UnknownTopicOrPartitionError(
+                f"there is no group {name!r} here. Groups there: {listed(sorted(groups)) or 'none'}"
+            )
+    folders = [path for path in log_dirs.paths if isinstance(path, Path)]
+    ends = {key: end for key, end in ends.items() if key not in lost}
+    return [
+        row
+        for name in (dict.fromkeys(names) or sorted(groups))
+        for row in _rows(watch, ends, name, groups[name], _processes(folders, name))
+    ]
+
+
+def _groups(
+    watch: EndsWatch,
+    ends: PartitionOffsets,
+    there: Mapping[TopicPartition, object],
+    *,
+    is_ours: bool,
+) -> dict[str, KnownGroup]:
+    known = {key: end for key, end in ends.items() if key.topic == OFFSETS_TOPIC}
+    if there and not known and not is_ours:
+        _LOGGER.warning("there is no topic %s here, which has the positions", OFFSETS_TOPIC)
+    groups: dict[str, KnownGroup] = {}
+    for key, end in known.items():
+        with watch.open(key) as log:
+            groups |= read_groups(log, end)
+    return groups
+
+
+def _processes(folders: Sequence[Path], group: str) -> dict[str, int | None]:
+    """Return the processes of the members of ours that live or lived, by member id."""
+    return {
+        sign.member: sign.process
+        for folder in folders
+        for sign in MemberFolder(folder, group).read().values()
+        if sign.member is not None
+    }
+
+
+def _rows(
+    watch: EndsWatch,
+    ends: PartitionOffsets,
+    name: str,
+    group: KnownGroup,
+    processes: Mapping[str, int | None],
+) -> Iterator[Row]:
+    record = GroupRecord() if group.metadata is None else GroupRecord.of(group.metadata)
+    state, generation = _state(group, record), None
+    if group.metadata is not None:
+        generation = record.generation
+    first: Row = {"group": name, "state": state, "generation": generation}
+    members = {id_: _member(id_, each, processes) for id_, each in record.members.items()}
+    readers = {key: id_ for id_, each in record.members.items() for key in each.held}
+    keys = sorted(group.positions.keys() | readers.keys())
+    for key in keys:
+        position = group.positions.get(key)
+        offset, end = _offset(watch, key, position), ends.get(key)
+        found, problem = _NO_LAG, None
+        if position is not None:
+            batch = None if offset is None else last_batch_of(position)
+            found, problem = lag_of(watch, key, offset, end, batch)
+        place = {**key._asdict(), "offset": offset, "end": end, **found}
+        reader = members[readers[key]] if key in readers else _NOBODY
+        yield {**first, **place, **reader, "problem": problem}
+    for id_ in record.members.keys() - readers.values():
+        yield {**first, **_NOTHING, **members[id_], "problem": None}
+    if not keys and not members:
+        yield {**first, **_NOTHING, **_NOBODY, "problem": None}
+
+
+def _offset(watch: EndsWatch, key: TopicPartition, position: CommittedOffset | None) -> int | None:
+    """Return where a group stands; None where it begins at the log start of a recreated topic."""
+    if position is None:
+        return None
+    ids, is_changed = watch.topic_ids(), watch.is_changed_id
+    is_earlier = is_of_earlier_topic(key, position.metadata, ids, is_changed)
+    return None if is_earlier else position.offset
+
+
+def _state(group: KnownGroup, record: GroupRecord) -> str | None:
+    """Return the state by Kafka's names; None of a group that only a broker knows."""
+    if group.is_newer:
+        return None
+    if group.metadata is None or not group.metadata.members:
+        return "Empty"
+    is_moving = any(each.revoked for each in record.members.values())
+    return "PreparingRebalance" if is_moving else "Stable"
+
+
+def _member(id_: str, member: Member, processes: Mapping[str, int | None]) -> Row:
+    settings = member.settings
+    return {
+        "member": id_,
+        "client": settings.client_id,
+        "instance": settings.instance,
+        "host": settings.host,
+        "process": processes.get(id_),
+    }

@@ -1,0 +1,189 @@
+"""The log directories that a command is given, and what to say where nothing is."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from kafkalog.checkpoints.broker import META_PROPERTIES
+from kafkalog.checkpoints.commit_state import STATE_FILE
+from kafkalog.errors import LogDirectoryError, OptionError, UnknownTopicOrPartitionError
+from kafkalog.files.paths import NodePlace
+from kafkalog.model import listed, said_there
+from kafkalog.streaming.log.files import parse_partition_directory
+from kafkalog.streaming.log.log_dir import (
+    LogDirs,
+    entries_of,
+    is_log_directory,
+    log_dirs_near,
+    refuse_file,
+)
+from kafkalog.streaming.log.segments import LogSegments
+from kafkalog.streaming.options.kinds import READABLE_PATHS
+from kafkalog.streaming.store.ends.tracker import EndsWatch
+from kafkalog.streaming.store.folders.deleted import live_partitions
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from kafkalog.model import TopicPartition
+    from kafkalog.streaming.log.log_dir import PartitionDirectory
+
+
+__all__ = [
+    "check_no_new_beside_old",
+    "check_some_log",
+    "ends_of",
+    "explain_nothing",
+    "log_dirs_of",
+    "partitions_of",
+    "unknown_partition",
+]
+
+
+# ----------------------------------------------------------------------------------------------
+# Say what there is where no partition is: nothing at all, other files, or a log that is empty.
+
+
+_LOGGER: Final = logging.getLogger("kafkalog.jobs")
+
+
+def explain_nothing(paths: Sequence[Path]) -> None:
+    """Say why there is no partition in these log directories.
+
+    Raises:
+        LogDirectoryError: neither a sink nor a broker has ever written to one of them.
+    """
+    for path in paths:
+        names = sorted(entry.name for entry in entries_of(path))
+        if STATE_FILE in names or META_PROPERTIES in names:
+            owner = "the sink" if STATE_FILE in names else "a broker"
+            _LOGGER.warning("%s holds no partition yet; %s has written there", path, owner)
+        elif not names:
+            raise LogDirectoryError(f"{path} is empty: no sink and no broker has written there")
+        else:
+            raise LogDirectoryError(
+                f"{path} is no log directory: it holds no folder such as topic-0 with a .log file "
+                f"in it, but {listed(names)}{log_dirs_near(path)}"
+            )
+
+
+def unknown_partition(
+    wanted: TopicPartition, paths: Sequence[str], there: Iterable[TopicPartition]
+) -> UnknownTopicOrPartitionError:
+    """Return the error that names the partitions of the topic that are there."""
+    return UnknownTopicOrPartitionError(
+        f"{wanted} is not in {', '.join(paths)}. {said_there(wanted.topic, there)}"
+    )
+
+
+# ----------------------------------------------------------------------------------------------
+# The log directories that a command is given, and what is in them.
+
+
+def log_dirs_of(paths: Sequence[str]) -> LogDirs:
+    """Take the words of a command as log directories."""
+    return LogDirs(_places(paths))
+
+
+def check_no_new_beside_old(paths: Sequence[str], hint: str = "") -> None:
+    """Refuse to add a folder that is not there to a log that is: a set keeps all its members.
+
+    Example: in ``kafkalog append LOG --topic t lines.txt`` the last word was meant as a file.
+
+    Raises:
+        OptionError: such a folder is named.
+    """
+    places = _places(paths)
+    if any(isinstance(place, NodePlace) for place in places):
+        return  # a node may be away
+    folders = [Path(place) for place in places]
+    old = [each for each in folders if (each / STATE_FILE).exists()]
+    new = [each for each in folders if not os.path.lexists(each)]
+    if old and new:
+        raise OptionError(
+            f"{new[0]} is not there, and would become one more directory of the log in {old[0]}. "
+            f"If that is meant, make the folder first: mkdir {new[0]}{hint}"
+        )
+
+
+def check_some_log(paths: Sequence[str]) -> None:
+    """Refuse folders in which neither a broker nor a sink has ever written.
+
+    Raises:
+        LogDirectoryError: they are such, or one is not there.
+    """
+    folders = [Path(place) for place in _places(paths) if Path(place).is_dir()]
+    are_partitions = any(parse_partition_directory(each.name) is not None for each in folders)
+    if folders and not are_partitions and not any(map(is_log_directory, folders)):
+        explain_nothing(folders)
+
+
+def _places(paths: Sequence[str]) -> tuple[str, ...]:
+    """Take log directories as the option ``path`` does, URIs too.
+
+    Raises:
+        OptionError: they name none.
+        LogDirectoryError: one of them is a file.
+    """
+    try:
+        places = READABLE_PATHS.read(",".join(paths))
+    except OptionError:
+        raise
+    except ValueError:
+        raise OptionError(
+            f"{','.join(paths)!r} names no log directory, expected {READABLE_PATHS.accepts}"
+        ) from None
+    for place in places:
+        refuse_file(Path(place))
+    return places
+
+
+def partitions_of(
+    paths: Sequence[str], topic: str | None
+) -> dict[TopicPartition, PartitionDirectory]:
+    """Find the partitions, of one topic if it is named.
+
+    A folder that has a partition's name and no segment is no partition; a warning says so.
+
+    Raises:
+        UnknownTopicOrPartitionError: there is no such topic.
+        LogDirectoryError: there is no partition, and nothing shows that there ever was one.
+    """
+    log_dirs, found = log_dirs_of(paths), {}
+    for key, where in live_partitions(log_dirs).items():
+        if LogSegments.of(where.path):
+            found[key] = where
+        else:
+            _LOGGER.warning("%s has no .log file: it is not taken for a partition", where.path)
+    if not found:
+        explain_nothing(log_dirs.paths)
+    if topic is None:
+        return found
+    chosen = {key: where for key, where in found.items() if key.topic == topic}
+    if not chosen:
+        names = sorted({key.topic for key in found})
+        raise UnknownTopicOrPartitionError(
+            f"no partition of topic {topic} is in {', '.join(map(str, log_dirs.paths))}. "
+            + said_there(topic, found)
+            + _partition_meant(topic, names)
+        )
+    return chosen
+
+
+def _partition_meant(topic: str, names: Sequence[str]) -> str:
+    """Return the end of a sentence that says which partition was named in place of a topic."""
+    key = parse_partition_directory(topic)
+    if key is None or key.topic not in names:
+        return ""
+    return f". {topic} is a partition: --topic {key.topic} --partition {key.partition}"
+
+
+def ends_of(paths: Sequence[str], topic: str | None, partition: int | None = None) -> EndsWatch:
+    """Make ready to look at the ends of all partitions, of one topic's, or of one partition."""
+    return EndsWatch(
+        _places(paths),
+        lambda key: topic in {None, key.topic} and partition in {None, key.partition},
+    )

@@ -1,0 +1,144 @@
+"""What ``topics``, ``describe`` and ``offsets`` show, as rows of plain values."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from kafkalog.checkpoints.broker import read_topic_id
+from kafkalog.checkpoints.committed import load_committed
+from kafkalog.checkpoints.voters import find_voters
+from kafkalog.jobs.inspect.log_dirs import ends_of, log_dirs_of, partitions_of
+from kafkalog.jobs.inspect.missing import say_missing
+from kafkalog.streaming.admin.nodes.replicas import look_at_replicas
+from kafkalog.streaming.log.partition_log import PartitionLog
+from kafkalog.streaming.log.retention import Retention
+from kafkalog.streaming.store.ends.tracker import say_tiered
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kafkalog.checkpoints.commit_state import TopicState
+    from kafkalog.streaming.store.ends.rule import OffsetGap
+
+__all__ = ["describe_partitions", "list_offsets", "list_topics"]
+
+Row = dict[str, Any]
+
+
+def list_topics(paths: Sequence[str]) -> list[Row]:
+    """Return a row for each topic."""
+    say_missing(log_dirs_of(paths), None)
+    rows: dict[str, Row] = {}
+    for key, found in partitions_of(paths, None).items():
+        row = rows.setdefault(
+            key.topic,
+            {"topic": key.topic, "topicId": read_topic_id(found.path), "partitions": 0, "bytes": 0},
+        )
+        row["partitions"] += 1
+        with PartitionLog(found.path, key) as log:
+            row["bytes"] += _size(log)
+    _add_replicas(paths, rows)
+    return list(rows.values())
+
+
+def _add_replicas(paths: Sequence[str], rows: dict[str, Row]) -> None:
+    """Say of the topics of a replicated set how many replicas they have, and how many lack some."""
+    if find_voters(log_dirs_of(paths).paths) is None:
+        return
+    for row in rows.values():
+        row |= {"replicas": 0, "underReplicated": 0}
+    for each in look_at_replicas(paths).partitions:
+        row = rows.get(each.key.topic, {"replicas": 0, "underReplicated": 0})
+        row["replicas"] = max(row["replicas"], len(each.replicas))
+        row["underReplicated"] += each.is_under_replicated
+
+
+def describe_partitions(paths: Sequence[str], topic: str | None) -> list[Row]:
+    """Return a row for each partition."""
+    committed = load_committed(log_dirs_of(paths).paths)
+    rows = []
+    replicas = committed.state if committed.state and committed.state.is_replicated else None
+    say_missing(log_dirs_of(paths), topic)
+    there = partitions_of(paths, topic)
+    watch = ends_of(paths, topic)
+    say_tiered(watch)
+    for key, end in watch.look().offsets.items():
+        if key not in there:
+            continue
+        topic_id = read_topic_id(there[key].path)
+        with watch.open(key) as log:
+            start, segments, size = log.log_start_offset, len(log.segments), _size(log)
+        known = committed.state.topic(key.topic, topic_id) if committed.state else None
+        rows.append(
+            {
+                "topic": key.topic,
+                "partition": key.partition,
+                "topicId": topic_id,
+                "path": str(there[key].path),
+                "start": start,
+                "end": end,
+                "segments": segments,
+                "bytes": size,
+                "settings": dict(known.settings) if known else {},
+                "retention": _retention(known),
+                "unfinished": committed.in_progress(*key),
+            }
+        )
+        if replicas is not None and known is not None:
+            each = known.replicas[key.partition]
+            found = {"leader": each.leader, "replicas": [*each.replicas], "isr": [*each.isr]}
+            rows[-1] |= found
+    return rows
+
+
+def _retention(known: TopicState | None) -> str | None:
+    """Say whether records are deleted, by what was given to a topic; None of one not known."""
+    if known is None:
+        return None
+    given = Retention.of(known.settings)
+    limits = {"retention.ms": given.ms, "retention.bytes": given.bytes}
+    named = [name for name, limit in limits.items() if limit is not None and given.deletes]
+    return "by " + " and ".join(named) if named else "keeps everything"
+
+
+def _size(log: PartitionLog) -> int:
+    size = 0
+    for segment in log.segments:
+        with suppress(FileNotFoundError), segment:  # deleted since; not all of them open at once
+            size += segment.size
+    return size
+
+
+def list_offsets(paths: Sequence[str], topic: str | None) -> list[Row]:
+    """Return the first and the committed end offset of each partition.
+
+    ``unread`` counts what lies above the end, ``missing`` what is said to be committed and is not
+    in the log. A partition that is committed and has no folder misses all, and has no offsets.
+    """
+    lost = say_missing(log_dirs_of(paths), topic)
+    there = {} if lost else partitions_of(paths, topic)
+    watch = ends_of(paths, topic)
+    ends = watch.look()
+    say_tiered(watch)
+    unread = watch.unread()
+    rows = [
+        {
+            "topic": key.topic,
+            "partition": key.partition,
+            "start": watch.log_start(key),
+            "end": end,
+            "unread": _length(unread.uncommitted.get(key) or unread.unfinished.get(key)),
+            "missing": _length(ends.missing.get(key)),
+        }
+        for key, end in ends.offsets.items()
+        if key in there or lost
+    ]
+    nowhere = {"start": None, "end": None, "unread": 0}
+    return rows + [
+        {**key._asdict(), **nowhere, "missing": end} for key, end in sorted(lost.items())
+    ]
+
+
+def _length(gap: OffsetGap | None) -> int:
+    return 0 if gap is None else gap.end - gap.start

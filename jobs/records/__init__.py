@@ -1,1 +1,0 @@
-"""Records as people ask for them on the command line: which ones, and how they are printed."""

@@ -1,0 +1,459 @@
+"""Copy log directories while they are written to, so that the copy can be read and written.
+
+A set that our sink writes
+    is copied in passes. Under the locks it is only noted how far each log goes: nothing below that
+    changes any more. So much is copied while writers continue. The last pass runs under the locks
+    and copies what has come since, then the commit state. The copy is the set at that moment.
+
+A replicated set
+    is copied likewise, each partition once, into one folder
+    (:mod:`~kafkalog.streaming.admin.backup`). The copy is a set of one node.
+
+A directory that a broker has, or had
+    is only read. Its checkpoint files are read first, and written last: every log reaches at least
+    as far as its high watermark says. Each partition is of a moment of its own.
+
+The copy has the ids of its original. The two cannot be written as one set, and it can take the
+original's place. Until it is whole, the folder ``kafkalog.unfinished`` keeps brokers out, and it
+has no commit state.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from kafkalog.checkpoints.broker import (
+    CLEAN_SHUTDOWN,
+    CLEANER_OFFSET,
+    HIGH_WATERMARK,
+    LOG_START_OFFSET,
+    META_PROPERTIES,
+    RECOVERY_POINT,
+    read_offset_checkpoint,
+    write_offset_checkpoint,
+)
+from kafkalog.checkpoints.commit_state import STATE_FILE, UNFINISHED_FOLDER
+from kafkalog.checkpoints.state_file import load_state, state_bytes
+from kafkalog.checkpoints.topic_ids import CHANGED_IDS_FILE, merged_changed_ids
+from kafkalog.checkpoints.voters import find_voters
+from kafkalog.errors import KafkaLogError, LogDirectoryError
+from kafkalog.files.atomic import write_atomically
+from kafkalog.files.deferred_signals import shielded
+from kafkalog.files.regular import fsync_directory, make_directory, read_regular
+from kafkalog.files.system import system
+from kafkalog.model import TopicPartition, partition_directory_name
+from kafkalog.streaming.admin.folder_copy import FolderCopy
+from kafkalog.streaming.log.files import parse_partition_directory
+from kafkalog.streaming.log.log_dir import partitions_by_node
+from kafkalog.streaming.store.ends.tracker import EndsWatch, say_tiered
+from kafkalog.streaming.store.guard import SALVAGE_NOTE, let_brokers_in
+from kafkalog.streaming.store.locks import check_no_broker
+from kafkalog.streaming.store.policy import WAIT_MS, SetPolicy
+from kafkalog.streaming.store.recovery.lost_partitions import (
+    lost_of_living,
+    lost_text,
+    refuse_mount_points,
+)
+from kafkalog.streaming.store.session import Session, existing, opened_set
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+    from contextlib import AbstractContextManager
+
+    from kafkalog.checkpoints.commit_state import CommitState
+    from kafkalog.streaming.admin.folder_copy import LogSizes
+    from kafkalog.streaming.log.log_dir import PartitionDirectory
+    from kafkalog.streaming.store.log_set import LogSet
+
+
+__all__ = ["Backup", "DirectoryBackup", "NodesCopy", "back_up"]
+
+
+# ----------------------------------------------------------------------------------------------
+# Copy a replicated set into one folder, which is a set of one node then.
+#
+# Each partition is copied once, from a replica in sync. The copy can be read and written as it
+# is. Or it becomes the first of several nodes, whose others are empty, and is copied to these by
+# the next writes (:mod:`~kafkalog.streaming.store.replicas.starting`).
+#
+# It is copied in passes, as a set of one node is (:mod:`~kafkalog.streaming.admin.backup`). A
+# partition is copied from where it was found first, as long as that is in sync.
+
+
+_CHECKPOINTS: Final = (CLEANER_OFFSET, LOG_START_OFFSET, RECOVERY_POINT, HIGH_WATERMARK)
+"""In the order in which they are written."""
+
+
+class NodesCopy:
+    """The copy of the nodes' log directories ``sources`` in the folder ``target``.
+
+    ``copies`` are its parts, each from one log directory.
+    """
+
+    def __init__(self, sources: Sequence[Path], target: Path, policy: SetPolicy) -> None:
+        self._sources = sources
+        self._target = target
+        self._policy = policy
+        self._from: dict[TopicPartition, PartitionDirectory] = {}
+        self._copies: dict[Path, FolderCopy] = {}
+        self._offsets: dict[str, dict[TopicPartition, int]] = {}
+
+    @property
+    def copies(self) -> list[FolderCopy]:
+        """The copies of log directories from which something was taken."""
+        return list(self._copies.values())
+
+    @property
+    def copied_bytes(self) -> int:
+        """How many bytes were copied."""
+        return sum(copy.bytes for copy in self.copies)
+
+    def bring_up_to_date(self) -> None:
+        """Copy what is there now, while writers continue.
+
+        Raises:
+            KafkaLogError, OSError: it cannot be read, or not be written.
+        """
+        with self._opened() as log_set:
+            self._choose(log_set)
+            sizes: dict[Path, LogSizes] = {
+                folder: copy.log_sizes() for folder, copy in self._copies.items()
+            }
+        for folder, copy in self._copies.items():
+            copy.bring_up_to_date(sizes[folder])
+
+    def end(self) -> dict[str, bytes]:
+        """Copy the rest while writers wait; return the files of the copy's root by their names.
+
+        Raises:
+            KafkaLogError, OSError: as :meth:`bring_up_to_date`; or the locks are lost.
+        """
+        with self._opened() as log_set:
+            self._choose(log_set)
+            for copy in self.copies:
+                copy.bring_up_to_date()
+            self._note_offsets()
+            state = _of_one_node(log_set.state)
+            changed = merged_changed_ids(log_set.directories)
+            log_set.check_current()
+        files = {} if changed is None else {CHANGED_IDS_FILE: changed}
+        return {**files, STATE_FILE: state_bytes(state)}
+
+    def write_checkpoints(self) -> None:
+        """Write Kafka's offset checkpoints into the copy."""
+        for name, offsets in self._offsets.items():
+            write_offset_checkpoint(self._target, name, offsets)
+
+    def _opened(self) -> AbstractContextManager[LogSet]:
+        return opened_set(self._sources, self._policy, holder="kafkalog backup", knows_nodes=True)
+
+    def _choose(self, log_set: LogSet) -> None:
+        """Choose from where each partition is copied; what was chosen before stays.
+
+        Raises:
+            LogDirectoryError: one has no replica in sync that is there, or that was chosen is not.
+        """
+        found = log_set.partitions()
+        in_sync = {where.path for where in _in_sync(log_set)}
+        for key in _keys(log_set.state):
+            where = self._from.setdefault(key, found[key]) if key in found else None
+            if where is None or where.path not in in_sync:
+                raise LogDirectoryError(
+                    f"{key} has no replica in sync that is there, or the node that it was copied "
+                    "from has gone meanwhile. `kafkalog replicas` shows the nodes: bring it back, "
+                    "remove what is left of this copy, and try again"
+                )
+        self._from = {key: self._from[key] for key in _keys(log_set.state)}
+        by_folder: dict[Path, set[str]] = {folder: set() for folder in self._copies}
+        for key, where in self._from.items():
+            by_folder.setdefault(where.log_dir, set()).add(partition_directory_name(*key))
+        for folder, names in by_folder.items():
+            copy = self._copies.setdefault(folder, FolderCopy(folder, self._target))
+            copy.take_only(names)
+
+    def _note_offsets(self) -> None:
+        for name in _CHECKPOINTS:
+            known = {folder: read_offset_checkpoint(folder, name) for folder in self._copies}
+            self._offsets[name] = {
+                key: known[where.log_dir][key]
+                for key, where in self._from.items()
+                if key in known[where.log_dir]
+            }
+
+
+def _keys(state: CommitState) -> Iterator[TopicPartition]:
+    for topic in state.topics.values():
+        for number in topic.partitions:
+            yield TopicPartition(topic.name, number)
+
+
+def _in_sync(log_set: LogSet) -> Iterator[PartitionDirectory]:
+    folders = partitions_by_node(log_set.node.nodes())
+    for topic in log_set.state.topics.values():
+        for number, each in topic.replicas.items():
+            for node in each.isr:
+                found = folders.get(node, {}).get(TopicPartition(topic.name, number))
+                if found is not None:
+                    yield found
+
+
+def _of_one_node(state: CommitState) -> CommitState:
+    """Return the state of a set that has one directory, and no nodes."""
+    member = system.random_id().hex
+    topics = {key: replace(topic, replicas={}) for key, topic in state.topics.items()}
+    return replace(
+        state,
+        member_id=member,
+        member_ids=(member,),
+        nodes=(),
+        topics=topics,
+        controller="",
+        controller_epoch=0,
+    )
+
+
+# ----------------------------------------------------------------------------------------------
+
+_HOLDER: Final = "kafkalog backup"
+_PASSES: Final = 5
+_SMALL_BYTES: Final = 64 << 20
+"""So much is copied while writers wait."""
+_LISTINGS: Final = 20
+_SMALL_FILE: Final = 1 << 30
+
+_BOOTSTRAP: Final = "bootstrap.checkpoint"
+"""Of a broker that is a controller too."""
+_ROOT_FILES: Final = (
+    META_PROPERTIES,
+    _BOOTSTRAP,
+    CHANGED_IDS_FILE,
+    CLEANER_OFFSET,
+    LOG_START_OFFSET,
+    RECOVERY_POINT,
+    HIGH_WATERMARK,
+    SALVAGE_NOTE,
+    STATE_FILE,
+)
+"""In the order in which they are written."""
+
+_RootFiles = dict[str, bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class DirectoryBackup:
+    """A log directory and its copy: how many partitions, and how many bytes of their files."""
+
+    source: Path
+    target: Path
+    partitions: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Backup:
+    """What was copied. ``at_one_moment``: all of it as of one commit, not by a broker's files.
+
+    ``problems`` say what was committed and is not in the copy: it is not in its original, either.
+    """
+
+    directories: tuple[DirectoryBackup, ...]
+    at_one_moment: bool
+    problems: tuple[str, ...] = ()
+
+
+@shielded
+def back_up(paths: Sequence[str], target: str, *, wait_ms: int = WAIT_MS) -> Backup:
+    """Copy log directories into ``target``, which is made, or empty.
+
+    The copy of one log directory is ``target`` itself; of several they are its folders ``1``,
+    ``2``, …, in the order of ``paths``. Of a replicated set it is ``target`` itself. An unfinished
+    commit is taken back first, as the next writer would. Staged files are left out, as is what a
+    salvage has kept.
+
+    Args:
+        paths: all log directories of the set.
+        target: a local folder.
+        wait_ms: how long to wait for a writer of ours.
+
+    Raises:
+        LogDirectoryError: a path is no log directory, or ``target`` is not empty or lies in one.
+        KafkaLogError: the directories are no whole set, or their state cannot be trusted.
+        OSError: the copy could not be written.
+    """
+    policy = SetPolicy.of_upkeep(wait_ms)
+    sources = [Path(os.path.realpath(path)) for path in existing(paths)]
+    if find_voters(sources) is not None:
+        return _back_up_nodes(sources, target, policy)
+    is_ours = _is_ours(sources, policy)
+    if is_ours:
+        with _session(sources, policy) as session:
+            session.open(takes_back=False)
+    copies = [FolderCopy(*pair) for pair in zip(sources, _targets(sources, target), strict=True)]
+    problems: list[str] = []
+    files = _copy_set(copies, policy, problems) if is_ours else _copy_as_it_runs(copies, problems)
+    for copy, contents in zip(copies, files, strict=True):
+        _finish(copy, contents)
+    with suppress(KafkaLogError, OSError):  # what cannot be read is copied too
+        say_tiered(EndsWatch(sources))
+    done = (
+        DirectoryBackup(each.source, each.target, each.partitions, each.bytes) for each in copies
+    )
+    return Backup(tuple(done), is_ours, tuple(problems))
+
+
+def _back_up_nodes(sources: Sequence[Path], target: str, policy: SetPolicy) -> Backup:
+    with opened_set(sources, policy, holder=_HOLDER, knows_nodes=True):
+        pass  # else nothing is made
+    (root,) = _targets(sources, target, is_one=True)
+    copy = NodesCopy(sources, root, policy)
+    for _ in range(_PASSES):
+        before = copy.copied_bytes
+        copy.bring_up_to_date()
+        if copy.copied_bytes - before < _SMALL_BYTES:
+            break
+    files = copy.end()
+    for each in copy.copies:
+        each.sync()
+    copy.write_checkpoints()
+    _open_to_all(root, files)
+    parts = sorted(copy.copies, key=lambda each: each.source)
+    done = (DirectoryBackup(each.source, root, each.partitions, each.bytes) for each in parts)
+    return Backup(tuple(done), at_one_moment=True)
+
+
+def _targets(sources: Sequence[Path], target: str, *, is_one: bool = False) -> list[Path]:
+    """Make the folders for the copies: one for each source, or for all of them."""
+    root = Path(os.path.realpath(target))
+    for source in sources:
+        if root.is_relative_to(source) or source.is_relative_to(root):
+            raise LogDirectoryError(f"{root}: a copy of {source} cannot lie in it, nor around it")
+    if root.exists() and (not root.is_dir() or any(root.iterdir())):
+        raise LogDirectoryError(
+            f"{root} is not empty: name a new folder for the copy, or remove what is left there of "
+            "one that was cut off"
+        )
+    if not root.exists():
+        if not root.parent.is_dir():
+            raise LogDirectoryError(f"{root.parent}: there is no such folder")
+        make_directory(root)
+        fsync_directory(root.parent)
+    if is_one or len(sources) == 1:
+        targets = [root]
+    else:
+        targets = [root / str(number) for number in range(1, len(sources) + 1)]
+        for folder in targets:
+            make_directory(folder)
+        fsync_directory(root)
+    for folder in targets:
+        make_directory(folder / UNFINISHED_FOLDER)
+        fsync_directory(folder)  # a loss of power may leave any part of what comes
+    return targets
+
+
+def _is_ours(sources: Sequence[Path], policy: SetPolicy) -> bool:
+    """Return whether the directories are a set of ours that no broker has open."""
+    without = [folder for folder in sources if load_state(folder) is None]
+    if len(without) == len(sources) or any(
+        _broker_holds(folder, policy.wait_ms) for folder in sources
+    ):
+        return False
+    if without:
+        refuse_mount_points(sources)
+        raise LogDirectoryError(
+            f"{without[0]} has no {STATE_FILE}, and {len(sources) - len(without)} of the other log "
+            "directories have one: they are not one set"
+        )
+    return True
+
+
+def _session(sources: Sequence[Path], policy: SetPolicy) -> Session:
+    return Session(sources, policy, holder=_HOLDER)
+
+
+def _broker_holds(folder: Path, wait_ms: int) -> bool:
+    try:
+        check_no_broker(folder, timeout_ms=wait_ms)
+    except LogDirectoryError:
+        return True
+    return False
+
+
+def _copy_set(
+    copies: Sequence[FolderCopy], policy: SetPolicy, problems: list[str]
+) -> list[_RootFiles]:
+    """Copy a set of ours; writers wait only for what came during the pass before."""
+    sources = [copy.source for copy in copies]
+    for _ in range(_PASSES):
+        with _session(sources, policy) as session:
+            session.open()
+            sizes = [copy.log_sizes() for copy in copies]
+        before = sum(copy.bytes for copy in copies)
+        for copy, noted in zip(copies, sizes, strict=True):
+            copy.bring_up_to_date(noted)
+        if sum(copy.bytes for copy in copies) - before < _SMALL_BYTES:
+            break
+    with _session(sources, policy) as session:
+        problems += _missing(session.open())
+        for copy in copies:
+            copy.bring_up_to_date()
+        files = [_root_files(folder, CLEAN_SHUTDOWN, *_ROOT_FILES) for folder in sources]
+        session.verify()
+    return files
+
+
+def _missing(log_set: LogSet) -> Iterator[str]:
+    """Say what the copy lacks: partitions without a folder, and links to what is not mounted."""
+    for topic, lost in lost_of_living(log_set.state, log_set.partitions()):
+        yield lost_text(topic, lost)
+    yield from _dead_links(log_set.directories)
+
+
+def _dead_links(folders: Iterable[Path]) -> Iterator[str]:
+    for folder in folders:
+        for path in sorted(folder.iterdir()):
+            if parse_partition_directory(path.name) and path.is_symlink() and not path.exists():
+                yield f"{path} is a link that leads nowhere: a disk may not be mounted there"
+
+
+def _copy_as_it_runs(copies: Sequence[FolderCopy], problems: list[str]) -> list[_RootFiles]:
+    """Copy what others write, until nothing that was copied has been replaced meanwhile."""
+    files = [_root_files(copy.source, *_ROOT_FILES) for copy in copies]
+    for copy in copies:
+        for _ in range(_LISTINGS):
+            before = copy.partitions
+            if copy.bring_up_to_date() == 0 and before:
+                break
+            if not copy.partitions:
+                break
+        else:
+            raise LogDirectoryError(
+                f"{copy.source} changes so fast that in {_LISTINGS} passes some of its files were "
+                "always replaced while they were copied; try again"
+            )
+    problems += _dead_links(copy.source for copy in copies)
+    return files
+
+
+def _root_files(folder: Path, *names: str) -> _RootFiles:
+    found = {}
+    for name in names:
+        with suppress(FileNotFoundError):
+            found[name] = read_regular(folder / name, limit=_SMALL_FILE)
+    return found
+
+
+def _finish(copy: FolderCopy, files: _RootFiles) -> None:
+    """Make the copy durable, then let it be used."""
+    copy.sync()
+    _open_to_all(copy.target, files)
+
+
+def _open_to_all(target: Path, files: _RootFiles) -> None:
+    for name, content in files.items():
+        write_atomically(target / name, content)
+    let_brokers_in(target)
+    fsync_directory(target)

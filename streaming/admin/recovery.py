@@ -1,0 +1,430 @@
+"""Bring a set of log directories into order: what a writer does before it appends, for all logs.
+
+Recovery takes an unfinished commit back, cuts torn tails off, and makes the indexes of active
+segments hold what their batches call for. Handing a set over to a broker begins with that, and so
+does taking it back: see :mod:`~kafkalog.streaming.admin.broker.handover`.
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from kafkalog.checkpoints.broker import (
+    PARTITION_METADATA,
+    LeaderEpoch,
+    read_topic_id,
+    write_leader_epochs,
+    write_topic_id,
+)
+from kafkalog.checkpoints.commit_state import UNKNOWN_EPOCH, topic_key
+from kafkalog.checkpoints.voters import find_voters
+from kafkalog.errors import CheckpointError, CorruptRecordError, KafkaLogError
+from kafkalog.files.deferred_signals import check_interrupt, shielded
+from kafkalog.files.regular import fsync_directory
+from kafkalog.files.system import system
+from kafkalog.model import INTERNAL_TOPICS, OFFSETS_TOPIC
+from kafkalog.streaming.admin.nodes.node_recovery import bring_nodes_in_order
+from kafkalog.streaming.admin.preview import Preview
+from kafkalog.streaming.commit.tail_recovery import ForeignLog, telling_a_way_out
+from kafkalog.streaming.log.append.recovery import correct_indexes
+from kafkalog.streaming.log.partition_log import PartitionLog
+from kafkalog.streaming.log.read.walk import walk_batches
+from kafkalog.streaming.log.segments import list_base_offsets
+from kafkalog.streaming.log.swap import finish_swap
+from kafkalog.streaming.options.topic_settings import LogConfig
+from kafkalog.streaming.store.ends.broker_marks import BrokerMarks
+from kafkalog.streaming.store.folders.ownership import TopicOwners
+from kafkalog.streaming.store.guard import unfinished_salvage
+from kafkalog.streaming.store.policy import WAIT_MS, SetPolicy
+from kafkalog.streaming.store.recovery.lost_partitions import (
+    lost_id_text,
+    lost_of_living,
+    lost_text,
+)
+from kafkalog.streaming.store.recovery.partition_states import (
+    PartitionEnd,
+    epochs_problem,
+    known_topic_id,
+    last_epoch,
+)
+from kafkalog.streaming.store.recovery.unsynced import advice
+from kafkalog.streaming.store.recovery.unsynced_tail import accept_os_loss as do_without
+from kafkalog.streaming.store.recovery.unsynced_tail import find_os_loss, refuse_os_loss
+from kafkalog.streaming.store.session import check_written, existing, opened_set
+from kafkalog.streaming.store.stale_entries import check_log_start, forget_log_start
+from kafkalog.streaming.store.topics import differing_ids
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from kafkalog.checkpoints.commit_state import TopicState
+    from kafkalog.model import TopicPartition
+    from kafkalog.streaming.log.log_dir import PartitionDirectory
+    from kafkalog.streaming.store.log_set import LogSet
+    from kafkalog.streaming.store.recovery.unsynced import LostOffsets
+    from kafkalog.streaming.store.session import Condition
+
+__all__ = ["Upkeep", "look_again", "put_in_order", "recover", "report_lost"]
+
+_LOGGER: Final = logging.getLogger("kafkalog.sink")
+
+
+@dataclass(slots=True)
+class Upkeep:
+    """What was found and done.
+
+    ``taken_back`` names the unfinished commits that were undone; ``problems`` are what a person has
+    to decide on: the logs they name were left alone. ``skipped`` are a broker's own topics, which
+    it recovers itself. ``reset`` says which log starts were taken out of their checkpoint,
+    ``aborted`` and ``committed`` how open transactions were ended, ``written`` what was noted
+    beside the logs; ``positions`` are the logs of a broker's own ``__consumer_offsets``;
+    ``lost`` which committed offsets a loss of power took, and ``writers`` whose batches count all
+    the same. After a dry run it is what would be found and done.
+    """
+
+    set_id: str = ""
+    taken_back: list[str] = field(default_factory=list)
+    partitions: list[PartitionEnd] = field(default_factory=list)
+    positions: list[PartitionEnd] = field(default_factory=list)
+    skipped: list[PartitionDirectory] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    reset: list[str] = field(default_factory=list)
+    aborted: list[str] = field(default_factory=list)
+    committed: list[str] = field(default_factory=list)
+    written: list[str] = field(default_factory=list)
+    lost: list[LostOffsets] = field(default_factory=list)
+    writers: list[str] = field(default_factory=list)
+
+    def look(self, *, accepts_os_loss: bool = False, mends: bool = True) -> Condition:
+        """Return what notes the unfinished commits of a set before they are taken back.
+
+        It refuses to continue where records of flush=os are lost, or does without them.
+        """
+
+        def look(log_set: LogSet) -> None:
+            self.set_id = log_set.state.set_id
+            unfinished = [each for each in log_set.unfinished() if each.partitions]
+            self.taken_back = [f"batch {each.batch_id} of {each.writer}" for each in unfinished]
+            if not accepts_os_loss:
+                refuse_os_loss(log_set, mends=mends)
+                return
+            self.lost = do_without(log_set) if mends else find_os_loss(log_set)
+            writers = log_set.state.writers.items()
+            self.writers = sorted(f"{name}, batch {last.batch_id}" for name, last in writers)
+
+        return look
+
+
+@shielded
+def recover(
+    paths: Sequence[str],
+    *,
+    reset_log_start: bool = False,
+    accept_os_loss: bool = False,
+    dry_run: bool = False,
+    wait_ms: int = WAIT_MS,
+) -> Upkeep:
+    """Do what the next writer would do first, so that a broker may start or a copy be made.
+
+    With ``reset_log_start`` log starts that lie above the ends of their logs are forgotten: they
+    are those of earlier topics of the same names. Otherwise they are problems. With
+    ``accept_os_loss`` logs end where a loss of power has left the records of ``flush=os``. With
+    ``dry_run`` nothing is changed, nor locked.
+
+    Of a replicated set what a majority holds prepared is finished first, and all replicas whose
+    nodes are there are brought in sync.
+
+    Raises:
+        LogDirectoryError: a path is no log directory that the sink wrote, or a broker holds it.
+        KafkaLogError: the directories are no whole set, or their state cannot be trusted.
+    """
+    directories = existing(paths)
+    check_written(directories)
+    policy = SetPolicy.of_upkeep(wait_ms)
+    begun = Upkeep()
+    look = begun.look(accepts_os_loss=accept_os_loss, mends=not dry_run)
+    before = find_voters(directories)
+    opened = partial(opened_set, directories, policy, look, holder="kafkalog recover")
+    with opened(dry_run=dry_run, knows_nodes=True, copies_all=True) as log_set:
+        preview = Preview(log_set) if dry_run else None
+        nodes = Upkeep()
+        if before is not None:  # first: who leads may be damaged
+            bring_nodes_in_order(log_set, before, nodes, dry_run=dry_run)
+        done = put_in_order(log_set, begun, resets_log_start=reset_log_start, preview=preview)
+        done.written += nodes.written
+        done.problems += nodes.problems
+        report_lost(log_set, done)
+        return done
+
+
+def put_in_order(
+    log_set: LogSet,
+    begun: Upkeep,
+    *,
+    takes_over: bool = False,
+    takes_positions: bool = False,
+    resets_log_start: bool = False,
+    preview: Preview | None = None,
+    open_advice: Mapping[TopicPartition, str] | None = None,
+) -> Upkeep:
+    """Look at the end of each log, and mend it; ``begun`` is what was done before.
+
+    REQUIRES: the locks are held and unfinished commits taken back; or there is a ``preview``, with
+    which nothing is changed.
+
+    ``takes_over``: the logs are the truth as they are, see
+    :class:`~kafkalog.streaming.commit.tail_recovery.ForeignLog`. With ``takes_positions`` so are
+    those of a broker's ``__consumer_offsets``. ``open_advice`` is what to do about transactions
+    that stay open, by partition.
+    """
+    done = Upkeep(begun.set_id, begun.taken_back, lost=begun.lost, writers=begun.writers)
+    done.problems += filter(None, map(unfinished_salvage, log_set.directories))
+    _restore_ids(log_set, done, takes_over=takes_over, changes=preview is None)
+    order = _Order(
+        *(log_set, done, preview, open_advice or {}),
+        takes_over=takes_over,
+        takes_positions=takes_positions,
+        resets=resets_log_start,
+    )
+    for key, found in log_set.partitions().items():
+        check_interrupt()
+        if order.concerns(key, found):
+            try:
+                order.put(key, found)
+            except KafkaLogError as error:
+                done.problems.append(str(error))
+    if takes_over:
+        _leave_out_mixed_topics(log_set, done)
+    return done
+
+
+def _restore_ids(log_set: LogSet, done: Upkeep, *, takes_over: bool, changes: bool) -> None:
+    """Give folders the topic id again that they have lost, where what is known leaves no doubt.
+
+    A log that ends below what is committed under that id is another one, and gets none.
+    """
+    there, state = log_set.partitions(), log_set.state
+    for key, found in there.items():
+        siblings: set[str] = set()
+        for other, where in there.items() if takes_over else ():
+            if other.topic == key.topic:
+                with suppress(CheckpointError):
+                    siblings |= {read_topic_id(where.path) or ""} - {""}
+        topic_id = known_topic_id(state, found, siblings)
+        if topic_id is None or (key.topic in INTERNAL_TOPICS and topic_id not in state.topics):
+            continue
+        with PartitionLog(found.path, key) as log:
+            if log.log_end_offset() < (state.log_end(key.topic, topic_id, key.partition) or 0):
+                continue
+        done.written.append(f"{found.path / PARTITION_METADATA}: the topic id {topic_id}, again")
+        if changes:
+            log_set.check_current()
+            write_topic_id(found.path, topic_id)
+            fsync_directory(found.path)
+
+
+def look_again(log_set: LogSet, done: Upkeep) -> Upkeep:
+    """Do :func:`put_in_order` once more; what was mended before is not forgotten."""
+    mended = {each.where.path: each.corrected for each in done.partitions}
+    again = put_in_order(log_set, done)
+    again.partitions = [
+        replace(each, corrected=mended.get(each.where.path, ()) + each.corrected)
+        for each in again.partitions
+    ]
+    return again
+
+
+def _leave_out_mixed_topics(log_set: LogSet, done: Upkeep) -> None:
+    """Leave alone topics whose partitions have several ids: which of them is the topic's?
+
+    A handover that was cut off may have left two, and our state knows both.
+    """
+    by_topic: dict[str, list[PartitionEnd]] = {}
+    for each in done.partitions:
+        by_topic.setdefault(each.topic_partition.topic, []).append(each)
+    for name, parts in by_topic.items():
+        ids = {each.key for each in parts} - {topic_key(name, None)}
+        if len(ids) > 1 and not ids <= log_set.state.topics.keys():
+            done.problems.append(str(differing_ids(name, [each.where for each in parts])))
+            done.partitions = [each for each in done.partitions if each not in parts]
+
+
+class _Order:
+    """Puts one partition after the other in order, and notes it in ``done``."""
+
+    def __init__(
+        self,
+        log_set: LogSet,
+        done: Upkeep,
+        preview: Preview | None,
+        open_advice: Mapping[TopicPartition, str],
+        *,
+        takes_over: bool,
+        takes_positions: bool,
+        resets: bool,
+    ) -> None:
+        self._log_set = log_set
+        self._done = done
+        self._preview = preview
+        self._open_advice = open_advice
+        self._takes_over = takes_over
+        self._takes_positions = takes_positions
+        self._resets = resets
+        self._marks = BrokerMarks()
+        self._owners = TopicOwners(log_set.state)
+
+    def concerns(self, key: TopicPartition, found: PartitionDirectory) -> bool:
+        """Return whether a folder is a partition that is ours to look at."""
+        are_positions = self._takes_positions and key.topic == OFFSETS_TOPIC
+        if self._is_a_brokers_own(found) and not are_positions:
+            self._done.skipped.append(found)
+            return False
+        if self._preview is not None and self._preview.goes_away(key):
+            return False
+        if not _is_partition(self._log_set, found):
+            _LOGGER.warning("%s has no .log file: it is not taken for a partition", found.path)
+            return False
+        return True
+
+    def _is_a_brokers_own(self, found: PartitionDirectory) -> bool:
+        topic = found.topic_partition.topic
+        known = self._log_set.state.topic(topic, read_topic_id(found.path))
+        return topic in INTERNAL_TOPICS and known is None
+
+    def put(self, key: TopicPartition, found: PartitionDirectory) -> None:
+        """Bring the end of a log into order, and see that its log start is not above it.
+
+        Raises:
+            KafkaLogError: a person has to decide; the log was left alone.
+        """
+        self._owners.check_folder(found)
+        if self._preview is None:
+            self._log_set.verify_locks()
+            finish_swap(found.path)
+            if not self._log_set.state.is_replicated:
+                self._rebuild_epochs(key, found)
+            end = self._mended(key, found)
+        else:
+            end = self._previewed(key, found, self._preview)
+        start = self._marks.log_start(found)
+        end = replace(end, log_start=start)
+        if self._resets and start > end.end:
+            self._done.reset.append(f"log start {start} of {key}, whose log ends at {end.end}")
+            if self._preview is None:
+                forget_log_start(found)
+        else:
+            check_log_start(found, start, end.end)
+        brokers_own = self._is_a_brokers_own(found)
+        (self._done.positions if brokers_own else self._done.partitions).append(end)
+
+    def _rebuild_epochs(self, key: TopicPartition, found: PartitionDirectory) -> None:
+        """Write the leader epochs by the batches, where those that are noted cannot be right.
+
+        Of a log that is damaged, or lacks what is committed, they stay: it may be restored.
+        """
+        state = self._log_set.state
+        topic_id = read_topic_id(found.path)
+        with PartitionLog(found.path, key) as log:
+            seen = log.log_end()
+        end, problem = seen.offset, epochs_problem(found.path, seen.offset)
+        is_short = end < (state.log_end(key.topic, topic_id, key.partition) or 0)
+        if problem is None or seen.is_damage or is_short:
+            return
+        epochs = _epochs_of_batches(found.path, end)
+        known = state.partition(key.topic, topic_id, key.partition)
+        last = epochs[-1].epoch if epochs else UNKNOWN_EPOCH
+        if known is not None and known.leader_epoch > last:
+            epochs.append(LeaderEpoch(known.leader_epoch, end))
+        self._log_set.check_current()
+        write_leader_epochs(found.path, epochs)
+        self._done.written.append(f"leader epochs of {key}, by its batches: {problem}")
+
+    def _previewed(
+        self, key: TopicPartition, found: PartitionDirectory, preview: Preview
+    ) -> PartitionEnd:
+        topic_id = read_topic_id(found.path)
+        known = self._log_set.state.topic(key.topic, topic_id)
+        config = LogConfig.of_topic(known.settings if known else {})
+        expected = preview.expect(key, found, config, self._marks)
+        with PartitionLog(found.path, key) as log:
+            start = self._start(found, log, known)
+        name = topic_key(key.topic, topic_id)
+        epoch = last_epoch(found.path)
+        return PartitionEnd(
+            key, found, name, start, expected.end, expected.corrected, leader_epoch=epoch
+        )
+
+    def _mended(self, key: TopicPartition, found: PartitionDirectory) -> PartitionEnd:
+        topic_id = read_topic_id(found.path)
+        state = self._log_set.state
+        known = state.topic(key.topic, topic_id)
+        config = LogConfig.of_topic(known.settings if known else {})
+        foreign = ForeignLog(
+            folder=found.path,
+            key=key,
+            config=config,
+            committed_end=state.log_end(key.topic, topic_id, key.partition),
+            marks=self._marks,
+            takes_over=self._takes_over,
+            advice=advice(known, key.partition),
+            open_advice=self._open_advice.get(key, ""),
+            is_replicated=state.is_replicated,
+            check_locks=self._log_set.check_current,
+        )
+        appender = foreign.open(now_ms=system.time_ns() // 1_000_000, topic_id=topic_id)
+        corrected: list[Path] = []
+        with PartitionLog(found.path, key) as log:
+            start = self._start(found, log, known)
+            if log.segments:
+                self._log_set.verify_locks()
+                with telling_a_way_out(is_replicated=state.is_replicated):
+                    corrected = correct_indexes(
+                        found.path,
+                        log.segments[-1].base_offset,
+                        index_interval_bytes=config.index_interval_bytes,
+                    )
+        names = tuple(path.name for path in corrected)
+        name = topic_key(key.topic, topic_id)
+        end, epoch = appender.log_end_offset, appender.leader_epoch
+        return PartitionEnd(key, found, name, start, end, names, leader_epoch=epoch)
+
+    def _start(self, found: PartitionDirectory, log: PartitionLog, known: TopicState | None) -> int:
+        """Return where a log starts, be it in a remote tier."""
+        first, directories = log.log_start_offset, self._log_set.directories
+        return self._marks.start_of_log(found, first, directories, known.settings if known else {})
+
+
+def _epochs_of_batches(folder: Path, end: int) -> list[LeaderEpoch]:
+    """Return which leader epoch began with which batch below ``end``."""
+    epochs: list[LeaderEpoch] = []
+    with suppress(CorruptRecordError):  # above the end
+        for _, chunk in walk_batches(folder, 0):
+            columns = (chunk.table.leader_epoch.tolist(), chunk.table.base_offset.tolist())
+            for epoch, offset in zip(*columns, strict=True):
+                if offset < end and epoch > (epochs[-1].epoch if epochs else UNKNOWN_EPOCH):
+                    epochs.append(LeaderEpoch(epoch, offset))
+    return epochs
+
+
+def _is_partition(log_set: LogSet, found: PartitionDirectory) -> bool:
+    """Return whether a folder with a partition's name is one: it holds a segment, or is known."""
+    name, number = found.topic_partition
+    known = log_set.state.partition(name, read_topic_id(found.path), number)
+    return known is not None or bool(list_base_offsets(found.path))
+
+
+def report_lost(log_set: LogSet, done: Upkeep) -> None:
+    """Add to the problems which partitions are committed and not there, or have lost their id."""
+    state = log_set.state
+    for each in done.partitions:
+        name = each.topic_partition.topic
+        known = state.key_of(name, None)
+        if each.key == topic_key(name, None) != known:
+            done.problems.append(lost_id_text(each.where.path, name, known))
+    lost = lost_of_living(state, log_set.partitions())
+    done.problems += [lost_text(topic, numbers) for topic, numbers in lost]

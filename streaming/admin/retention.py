@@ -1,0 +1,543 @@
+"""Delete the oldest records: retention, DeleteRecords, and retention after commits."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from kafkalog.checkpoints.committed import load_committed
+from kafkalog.errors import (
+    KafkaLogError,
+    LockTimeoutError,
+    OffsetOutOfRangeError,
+    OptionError,
+    UnknownTopicOrPartitionError,
+)
+from kafkalog.files.deferred_signals import shielded, shielded_rest
+from kafkalog.files.system import FULL, remembered, said_of_file, system
+from kafkalog.files.timeouts import outlast
+from kafkalog.model import INTERNAL_TOPICS, TopicPartition, many, said_there
+from kafkalog.streaming.admin.old_segments import (
+    KnownLog,
+    logs_of_ours,
+    opened_logs,
+    refuse_broker_directory,
+)
+from kafkalog.streaming.commit.unsynced import make_shortened_durable
+from kafkalog.streaming.log.log_dir import partitions_by_node
+from kafkalog.streaming.log.retention import Retention, expired
+from kafkalog.streaming.log.swap import Removed, remove_retired
+from kafkalog.streaming.options.topic_settings import REMOTE_STORAGE, LogConfig, is_remote
+from kafkalog.streaming.store.ends.broker_marks import BrokerMarks
+from kafkalog.streaming.store.expired_segments import Rounds
+from kafkalog.streaming.store.log_starts import LogStarts, end_move, move_log_starts
+from kafkalog.streaming.store.policy import WAIT_MS
+from kafkalog.streaming.store.recovery.unsynced_tail import refuse_os_loss
+from kafkalog.streaming.store.session import opened_set
+from kafkalog.streaming.store.topics import check_known
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from kafkalog.checkpoints.commit_state import CommitState, TopicState
+    from kafkalog.streaming.log.log_dir import PartitionDirectory
+    from kafkalog.streaming.log.retention import Expired
+    from kafkalog.streaming.store.log_set import LogSet
+    from kafkalog.streaming.store.policy import SetPolicy
+
+
+__all__ = [
+    "HIGH_WATERMARK_OFFSET",
+    "Deleted",
+    "Gone",
+    "Shortened",
+    "delete_records",
+    "retain",
+    "retain_if_due",
+    "retain_set",
+    "shorten",
+    "shortened",
+]
+
+
+# ----------------------------------------------------------------------------------------------
+# Let logs start later: roll those of which all has expired, publish, then rename segments.
+#
+# Where a disk is full, what has expired makes room for that: its indexes go first. Readers do
+# without them, and a broker, or `kafkalog recover`, builds them again. A log that cannot roll
+# even so keeps its active segment until the next time.
+
+
+class Gone(NamedTuple):
+    """What has expired of a log."""
+
+    log: KnownLog
+    what: Expired
+
+
+class Shortened(NamedTuple):
+    """A partition that was looked at: its log start before and after, and what has gone.
+
+    ``segments`` are the base offsets of those that were renamed to ``.deleted``.
+    """
+
+    topic_partition: TopicPartition
+    path: Path
+    start_before: int
+    start: int
+    end: int
+    segments: tuple[int, ...]
+    bytes: int
+
+
+def shortened(each: Gone) -> Shortened:
+    """Say what goes of a log."""
+    log, what = each
+    segments = log.segments[: what.segments]
+    return Shortened(
+        log.where.topic_partition,
+        log.where.path,
+        log.bounds.log_start,
+        what.log_start,
+        log.bounds.log_end,
+        tuple(each.base_offset for each in segments),
+        sum(each.size for each in segments),
+    )
+
+
+def shorten(log_set: LogSet, gone: Sequence[Gone], problems: list[str]) -> list[Shortened]:
+    """Let logs start after what has expired of them; return what was done.
+
+    REQUIRES: the locks are held, and nothing is unfinished. ``problems`` gets why logs were left as
+    they are.
+
+    Raises:
+        OSError, KafkaLogError: nothing has changed for a reader; or all of it, and the next round
+            renames what is left.
+    """
+    gone = _ready(gone, problems)
+    done = [shortened(each) for each in gone]
+    gone = [*gone, *_ready_replicas(log_set, gone)]
+    starts: LogStarts = {}
+    for log, what in gone:
+        if what.log_start > log.bounds.log_start:
+            starts.setdefault(log.key, {})[log.number] = what.log_start
+    if starts:
+        _publish(log_set, starts, gone, problems)
+    for log, what in gone:
+        log_set.verify_locks()
+        with log_set.node.working_at(log.where.log_dir):
+            log.retire(what)
+    return done
+
+
+def _ready_replicas(log_set: LogSet, gone: Sequence[Gone]) -> list[Gone]:
+    """Let the other replicas in sync continue as their leaders do; a node that fails is out."""
+    ready: list[Gone] = []
+    for each in gone:
+        for where in _replicas_of(log_set, each.log):
+            with log_set.node.working_at(where.log_dir):
+                log = KnownLog.of(log_set.state, where, BrokerMarks())
+                if log is None or not log.segments:
+                    continue
+                log.check_end()  # it may be an older copy
+                follower = Gone(log, each.what._replace(segments=each.log.shared(log, each.what)))
+                if each.what.rolls:
+                    _with_room(log.roll, [*gone, *ready])
+                log.keep_producers(follower.what)
+                ready.append(follower)
+    return ready
+
+
+def _replicas_of(log_set: LogSet, log: KnownLog) -> Iterator[PartitionDirectory]:
+    """Find the folders of the other replicas in sync of a partition."""
+    if not log_set.state.is_replicated:
+        return
+    isr = log.topic.replicas[log.number].isr
+    for node, folders in partitions_by_node(log_set.node.nodes()).items():
+        where = folders.get(log.where.topic_partition)
+        if node in isr and where is not None and where != log.where:
+            yield where
+
+
+def _ready(gone: Sequence[Gone], problems: list[str]) -> list[Gone]:
+    """Roll logs of which all has expired, and keep their producers; leave those that fail alone."""
+    left = []
+    for each in gone:
+        try:
+            rolled = _rolled(each, gone)
+            _with_room(partial(rolled.log.keep_producers, rolled.what), gone)
+            left.append(rolled)
+        except (KafkaLogError, OSError) as error:
+            problems.append(said_of_file(error))
+    return left
+
+
+def _rolled(each: Gone, gone: Sequence[Gone]) -> Gone:
+    if each.what.rolls:
+        try:
+            _with_room(each.log.roll, gone)
+        except OSError as error:
+            if error.errno not in FULL or each.what.segments == 1:
+                raise
+            return Gone(each.log, each.log.without_active(each.what))
+    return each
+
+
+def _publish(log_set: LogSet, starts: LogStarts, gone: Sequence[Gone], problems: list[str]) -> None:
+    before = log_set.state.stamp
+
+    def move() -> None:
+        if log_set.state.stamp != before:  # published, and there was no room for the checkpoints
+            end_move(log_set, starts)
+            return
+        make_shortened_durable(log_set, starts)
+        move_log_starts(log_set, starts)
+
+    try:
+        _with_room(move, gone)
+    except OSError as error:
+        if log_set.state.stamp == before:
+            raise
+        # It is published. The segments may go, and the next session ends the rest.
+        problems.append(f"Kafka's checkpoints do not say yet where logs start: {error}")
+
+
+def _with_room(act: Callable[[], None], gone: Sequence[Gone]) -> None:
+    """Act; where the disk is full, make room and try again.
+
+    Raises:
+        OSError: there is not enough room, or it failed for another reason.
+        KafkaLogError: it failed.
+    """
+    try:
+        act()
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+    else:
+        return
+    for each in gone:
+        each.log.drop_indexes(each.what)
+    act()
+
+
+# ----------------------------------------------------------------------------------------------
+# Delete the oldest records: retention by what was given to topics, and DeleteRecords.
+#
+# 1. files that an earlier round has retired go, once ``file.delete.delay.ms`` is over;
+# 2. what has expired is told by :mod:`~kafkalog.streaming.log.retention`;
+# 3. where all of a log has, it continues in a new segment; what ``flush=os`` has left of a log that
+#    loses records is made durable;
+# 4. the new log starts are published, by one rename for all partitions, and Kafka's checkpoint
+#    follows (:mod:`~kafkalog.streaming.store.log_starts`);
+# 5. the segments are renamed to ``.deleted``.
+#
+# Cut off before step 4, nothing is deleted. After it, segments may lie below their log start:
+# nobody reads them, and the next round renames them.
+#
+# Source: Kafka ``UnifiedLog.deleteOldSegments``, ``ReplicaManager.deleteRecords``.
+
+
+HIGH_WATERMARK_OFFSET: Final = -1
+"""In place of an offset up to which records are deleted: all that are committed."""
+
+_NONE: Final = Retention()
+
+
+@dataclass(slots=True)
+class Deleted:
+    """What was done; after a dry run what would be.
+
+    ``left_alone`` says why for each topic that was. ``removed`` are the files of earlier rounds
+    that were unlinked. ``problems`` are what a person has to decide on.
+    """
+
+    set_id: str = ""
+    partitions: list[Shortened] = field(default_factory=list)
+    left_alone: dict[str, str] = field(default_factory=dict)
+    removed: Removed = field(default_factory=Removed)
+    problems: list[str] = field(default_factory=list)
+
+
+@shielded
+def retain(
+    paths: Sequence[str],
+    *,
+    topic: str | None = None,
+    config: Mapping[str, str] | None = None,
+    allows_broker: bool = False,
+    dry_run: bool = False,
+    wait_ms: int = WAIT_MS,
+) -> Deleted:
+    """Delete the segments that have expired, of one topic if it is named.
+
+    Args:
+        paths: all log directories of the set.
+        topic: the topic.
+        config: settings by Kafka's names, for what was not given to the topics themselves.
+        allows_broker: whether to do so though a broker had the directories last.
+        dry_run: whether to say only what would be done, and change nothing.
+        wait_ms: how long to wait for a writer of ours.
+
+    Raises:
+        OptionError: a setting that Kafka would refuse.
+        UnknownTopicOrPartitionError: the commit state does not know the topic.
+        KafkaLogError: the directories are no whole set, or somebody else holds them.
+    """
+    LogConfig.from_mapping(config or {})
+    with opened_logs(
+        paths,
+        "kafkalog retain",
+        allows_broker=allows_broker,
+        dry_run=dry_run,
+        wait_ms=wait_ms,
+        knows_nodes=True,
+    ) as log_set:
+        check_known(log_set.state, log_set.directories, topic)
+        return retain_set(
+            log_set,
+            config=config or {},
+            concerns=lambda key: topic in {None, key.topic},
+            dry_run=dry_run,
+        )
+
+
+def retain_set(
+    log_set: LogSet,
+    *,
+    config: Mapping[str, str],
+    concerns: Callable[[TopicPartition], bool] = lambda _: True,
+    dry_run: bool = False,
+) -> Deleted:
+    """Do what :func:`retain` does with an opened set. REQUIRES: the locks, unless ``dry_run``."""
+    done = Deleted(log_set.state.set_id, removed=log_set.removed)
+    now_ms = system.time_ns() // 1_000_000
+    gone = []
+    for log in logs_of_ours(
+        log_set, concerns, done.left_alone, done.problems, ends_swaps=not dry_run
+    ):
+        settings = {**config, **log.topic.settings}
+        try:
+            retention = _retention(log.topic, settings, done)
+            if not dry_run:
+                _remove_retired(log.where.path, settings, now_ms, done)
+            what = expired(log.segments, retention, now_ms, log.bounds)
+            if what.segments:
+                log.check_end()
+        except (KafkaLogError, OSError) as error:
+            done.problems.append(str(error))
+        else:
+            gone.append(Gone(log, what))
+    if dry_run:
+        done.partitions = [shortened(each) for each in gone]
+    else:
+        done.partitions = shorten(log_set, gone, done.problems)
+    return done
+
+
+@shielded
+def delete_records(
+    paths: Sequence[str],
+    offsets: Mapping[TopicPartition, int],
+    *,
+    heeds_policy: bool = True,
+    allows_broker: bool = False,
+    wait_ms: int = WAIT_MS,
+) -> Deleted:
+    """Let logs start at these offsets, all at once, whatever retention says.
+
+    What lies below counts as deleted. Whole segments below go, too. An offset below the start of a
+    log changes nothing; -1 is the high watermark. ``heeds_policy``: logs that Kafka would not let
+    delete records of are refused.
+
+    Raises:
+        UnknownTopicOrPartitionError: a partition that the commit state does not know, or that has
+            no folder.
+        OffsetOutOfRangeError: an offset above a high watermark. Nothing was changed.
+        OptionError: an internal topic, or one that is compacted only.
+        KafkaLogError: a log, or the set, is not as it should be. Nothing was changed.
+    """
+    with opened_logs(
+        paths,
+        "kafkalog delete-records",
+        allows_broker=allows_broker,
+        dry_run=False,
+        wait_ms=wait_ms,
+        knows_nodes=True,
+    ) as log_set:
+        logs = _named(log_set, offsets)
+        for log in logs.values() if heeds_policy else ():
+            _refuse_policy(log)
+        return _delete_records(log_set, [(log, offsets[key]) for key, log in logs.items()])
+
+
+def _delete_records(log_set: LogSet, starts: Sequence[tuple[KnownLog, int]]) -> Deleted:
+    done = Deleted(log_set.state.set_id, removed=log_set.removed)
+    now_ms = system.time_ns() // 1_000_000
+    gone = []
+    for log, offset in starts:
+        start = max(log.bounds.log_start, _start(log, offset))
+        log.check_end()
+        bounds = log.bounds._replace(log_start=start)
+        gone.append(Gone(log, expired(log.segments, _NONE, now_ms, bounds)))
+    for log, _ in gone:
+        _remove_retired(log.where.path, log.topic.settings, now_ms, done)
+    done.partitions = shorten(log_set, gone, done.problems)
+    return done
+
+
+def _named(
+    log_set: LogSet, offsets: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, KnownLog]:
+    there = log_set.partitions()
+    marks = BrokerMarks()
+    found = {}
+    for key in offsets:
+        log = KnownLog.of(log_set.state, there[key], marks) if key in there else None
+        if log is None:
+            raise UnknownTopicOrPartitionError(
+                f"{key} is no partition that the commit state of "
+                f"{', '.join(map(str, log_set.directories))} knows, or has no folder "
+                f"there. {said_there(key.topic, there)}"
+            )
+        found[key] = log
+    return found
+
+
+def _refuse_policy(log: KnownLog) -> None:
+    name = log.topic.name
+    if name in INTERNAL_TOPICS:
+        raise OptionError(f"records of {name!r} are not deleted: it is a topic of Kafka's own")
+    if is_remote(log.topic.settings):
+        raise OptionError(f"records of {name!r} are not deleted: {REMOTE_STORAGE} is true")
+    if not Retention.of(log.topic.settings).deletes:
+        raise OptionError(
+            f"records of {name!r} are not deleted: its cleanup.policy is "
+            f"{log.topic.settings['cleanup.policy']}, without delete"
+        )
+
+
+def _start(log: KnownLog, offset: int) -> int:
+    committed = log.bounds.high_watermark
+    if offset == HIGH_WATERMARK_OFFSET:
+        return committed
+    if not 0 <= offset <= committed:
+        key = log.where.topic_partition
+        raise OffsetOutOfRangeError(
+            f"{key}: its records cannot be deleted up to offset {offset}: it is committed up to "
+            f"{committed}. Nothing was changed",
+            offset=offset,
+            log_start_offset=log.bounds.log_start,
+        )
+    return offset
+
+
+def _retention(topic: TopicState, settings: Mapping[str, str], done: Deleted) -> Retention:
+    """Return the limits of a topic: none where none was given, and where it is only compacted."""
+    if not Retention.is_given(settings):
+        done.left_alone[topic.name] = (
+            "neither retention.ms nor retention.bytes was given: all records are kept. --config "
+            "gives one to this run"
+        )
+        return _NONE
+    for name, text in sorted(Retention.strange(settings).items()):
+        done.left_alone[topic.name] = f"{name} is {text!r}, which is not understood"
+        return _NONE
+    found = Retention.of(settings)
+    if not found.deletes:
+        done.left_alone[topic.name] = f"cleanup.policy is {settings['cleanup.policy']}"
+    return found
+
+
+def _remove_retired(folder: Path, settings: Mapping[str, str], now_ms: int, done: Deleted) -> None:
+    delay_ms = LogConfig.of_topic(settings).file_delete_delay_ms
+    done.removed = done.removed.plus(remove_retired(folder, now_ms - delay_ms))
+
+
+# ----------------------------------------------------------------------------------------------
+# Retention by whoever writes: a round now and then, after a commit, that fails nobody.
+#
+# A broker has a thread for it. A writer of ours has a process that lives as long as its query,
+# and commits in it: there a round follows a commit once ``retention.check.interval.ms`` is over.
+# It does nothing where no topic has a limit, and waits for no other writer.
+
+
+_LOGGER: Final = logging.getLogger("kafkalog.sink")
+
+_MOST_PARTITIONS: Final = 1000
+"""That one round looks at: about a millisecond each. The next round continues after them."""
+
+
+class _Rounds(Rounds):
+    pass
+
+
+def retain_if_due(directories: Sequence[Path], policy: SetPolicy, interval_ms: int) -> None:
+    """Delete what has expired, unless this process did so less than ``interval_ms`` ago.
+
+    REQUIRES: no lock of the directories is held. What goes wrong is a line in the log.
+    """
+    rounds = remembered(_Rounds)
+    if not rounds.begins(directories, interval_ms / 1000):
+        return
+    try:
+        _round(rounds, directories, policy)
+    except LockTimeoutError:
+        _LOGGER.debug("retention waits for its next round: another writer holds %s", directories)
+    except Exception as error:  # noqa: BLE001 - the batch before it is committed, whatever this is
+        _LOGGER.warning("retention was not done, the next round tries again: %s", error)
+
+
+@shielded_rest
+def _round(rounds: Rounds, directories: Sequence[Path], policy: SetPolicy) -> None:
+    outlast(lambda: _retain(rounds, directories, policy), directories, policy.lag_ms)
+
+
+@shielded_rest
+def _retain(rounds: Rounds, directories: Sequence[Path], policy: SetPolicy) -> None:
+    state = load_committed(directories).state
+    if state is None or not any(_concerned(topic) for topic in state.topics.values()):
+        return
+    for folder in directories:
+        refuse_broker_directory(folder, permit="")
+    at_once = replace(policy, wait_ms=0)
+    with opened_set(
+        directories, at_once, refuse_os_loss, holder="retention", knows_nodes=True
+    ) as log_set:
+        chosen = rounds.chosen(directories, _partitions(log_set.state), _MOST_PARTITIONS)
+        keys = frozenset(chosen)
+        _tell(retain_set(log_set, config={}, concerns=keys.__contains__))
+
+
+def _concerned(topic: TopicState) -> bool:
+    """Whether there may be something to do: by a limit, or by what was deleted before."""
+    return Retention.is_given(topic.settings) or any(
+        each.log_start for each in topic.partitions.values()
+    )
+
+
+def _partitions(state: CommitState) -> Iterator[TopicPartition]:
+    return (
+        TopicPartition(topic.name, number)
+        for topic in state.topics.values()
+        if _concerned(topic)
+        for number in topic.partitions
+    )
+
+
+def _tell(done: Deleted) -> None:
+    for each in done.partitions:
+        if each.segments:
+            _LOGGER.info(
+                "retention: %s starts at offset %d now: %s with %d bytes expired",
+                each.topic_partition,
+                each.start,
+                many(len(each.segments), "segment"),
+                each.bytes,
+            )
+    for problem in done.problems:
+        _LOGGER.warning("retention: %s", problem)

@@ -1,0 +1,383 @@
+"""Get on with a log that is damaged in its middle, or lacks its end, and of which no copy is left.
+
+What is damaged is shown first. An operator then names each place, and what is to become of it:
+
+``drop``
+    The damaged bytes go. Sound batches keep their offsets, so a gap is left, as compaction leaves
+    one. Where the end of a log is damaged or missing, the log continues in a new segment after it:
+    no offset is given twice.
+``cut``
+    The log ends there. All that follows goes too, and its offsets are given again to what is
+    appended next. The commit state and a broker's checkpoint files go back with it.
+
+The former segments are kept in the root of the log directory, as ``.kafkalog.salvaged.*``: readers
+and brokers pass over files there. Every step can be cut off; then the same command is run again.
+Until it has come to its end, the folder ``kafkalog.unfinished`` keeps brokers from starting,
+whoever writes or recovers meanwhile: one would cut off all that follows damage.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from kafkalog.checkpoints.broker import (
+    CLEANER_OFFSET,
+    HIGH_WATERMARK,
+    LOG_START_OFFSET,
+    RECOVERY_POINT,
+    read_offset_checkpoint,
+    read_topic_id,
+    remove_clean_shutdown_marker,
+    write_offset_checkpoint,
+)
+from kafkalog.checkpoints.committed import load_committed
+from kafkalog.checkpoints.state_file import load_state
+from kafkalog.errors import CorruptRecordError, UnknownTopicOrPartitionError
+from kafkalog.files.copies import copy_range, try_to_link
+from kafkalog.files.deferred_signals import shielded
+from kafkalog.files.regular import (
+    create_exclusive,
+    fsync_directory,
+    fsync_file,
+    open_regular,
+    sync,
+)
+from kafkalog.model import said_there
+from kafkalog.streaming.admin.damage import PlaceName, chosen_places, look_for_damage
+from kafkalog.streaming.log.append.recovery import start_segment
+from kafkalog.streaming.log.files import LOG, file_name
+from kafkalog.streaming.log.log_dir import LogDirs
+from kafkalog.streaming.log.partition_log import PartitionLog
+from kafkalog.streaming.log.rewrite import rewrite_segment, truncate_log
+from kafkalog.streaming.log.segments import list_base_offsets
+from kafkalog.streaming.log.swap import finish_swap
+from kafkalog.streaming.options.topic_settings import LogConfig
+from kafkalog.streaming.store.ends.broker_marks import BrokerMarks
+from kafkalog.streaming.store.ends.rule import committed_end
+from kafkalog.streaming.store.folders.deleted import without_deleted
+from kafkalog.streaming.store.guard import note_salvage, salvage_is_over, unfinished_salvage
+from kafkalog.streaming.store.policy import WAIT_MS, SetPolicy
+from kafkalog.streaming.store.recovery.partition_states import ended_at
+from kafkalog.streaming.store.session import Session, existing, refuse_nodes
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from kafkalog.checkpoints.commit_state import CommitState
+    from kafkalog.model import TopicPartition
+    from kafkalog.streaming.admin.damage import Choice, Damage, LogDamage
+    from kafkalog.streaming.log.log_dir import PartitionDirectory
+    from kafkalog.streaming.store.log_set import LogSet
+
+__all__ = ["KEPT_PREFIX", "DamagedPlace", "Salvaged", "salvage"]
+
+KEPT_PREFIX: Final = ".kafkalog.salvaged."
+
+_LONGEST_NAME: Final = 180
+"""Of a partition in the name of a file that is kept, whose length is limited."""
+
+
+@dataclass(frozen=True, slots=True)
+class DamagedPlace:
+    """A damaged place, and what was done about it: ``dropped``, ``cut``, or nothing.
+
+    ``kept`` are the files in which what was there is kept.
+    """
+
+    topic_partition: TopicPartition
+    folder: Path
+    damage: Damage
+    done: str | None = None
+    kept: tuple[Path, ...] = ()
+
+
+@dataclass(slots=True)
+class Salvaged:
+    """What was found and done; ``notes`` say what else a person should know."""
+
+    places: list[DamagedPlace] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+class _Log(NamedTuple):
+    key: TopicPartition
+    where: PartitionDirectory
+    found: LogDamage
+    index_interval_bytes: int
+
+
+@shielded
+def salvage(
+    paths: Sequence[str],
+    partitions: Sequence[TopicPartition] = (),
+    *,
+    drop: Sequence[str] = (),
+    cut: Sequence[str] = (),
+    wait_ms: int = WAIT_MS,
+) -> Salvaged:
+    """Show what is damaged, and do away with the places that are named.
+
+    Args:
+        paths: all log directories of the set.
+        partitions: those to look at; none for all of them, or for those that places name.
+        drop: places, as ``topic-0@offset`` or ``topic-0/00000000000000000000.log:position``.
+        cut: places likewise.
+        wait_ms: how long to wait for a writer of ours.
+
+    Raises:
+        OptionError: a name that is none, or of nothing that is damaged; nothing was changed.
+        UnknownTopicOrPartitionError: a partition that is not there, or was deleted.
+        LogDirectoryError: a broker holds one of the directories.
+        KafkaLogError: the directories are no whole set, or their state cannot be trusted.
+    """
+    names = [*(PlaceName.parse(text, "drop") for text in drop)]
+    names += [PlaceName.parse(text, "cut") for text in cut]
+    policy = SetPolicy.of_upkeep(wait_ms)
+    directories = [Path(os.path.realpath(path)) for path in existing(paths)]
+    wanted = [*partitions, *(name.topic_partition for name in names)]
+    if not names:
+        state = load_committed(directories).state
+        return _shown(_looked_at(directories, wanted, state))
+    refuse_nodes(directories, "kafkalog salvage")
+    with Session(directories, policy, holder="kafkalog salvage") as session:
+        is_ours = any(load_state(folder) is not None for folder in directories)
+        log_set = session.open() if is_ours else None
+        state = None if log_set is None else log_set.state
+        for where in _chosen(directories, wanted, state).values():
+            finish_swap(where.path)
+        logs = _looked_at(directories, wanted, state)
+        return _without(names, logs, session, log_set)
+
+
+def _without(
+    names: Sequence[PlaceName],
+    logs: Sequence[_Log],
+    session: Session,
+    log_set: LogSet | None,
+) -> Salvaged:
+    """Do away with the places that are named; a salvage that is cut off is noted meanwhile.
+
+    REQUIRES: the locks are held, and nothing is unfinished.
+    """
+    again = any(map(unfinished_salvage, session.directories))
+    plans = [(log, *chosen_places(log.key, log.found, names, again=again)) for log in logs]
+    done = Salvaged()
+    session.verify()
+    for folder in {log.where.log_dir for log, choices, _ in plans if any(choices.values())}:
+        note_salvage(folder, _arguments(names))
+    for log, choices, notes in plans:
+        session.verify()
+        done.notes += notes
+        done.places += _Salvage(log, log_set).act(choices)
+        done.notes += _open_transactions(log)
+    for folder in session.directories:
+        salvage_is_over(folder)
+    return done
+
+
+def _arguments(names: Sequence[PlaceName]) -> str:
+    return " ".join(f"--{name.choice} {name.text}" for name in names)
+
+
+def _chosen(
+    directories: Sequence[Path], wanted: Sequence[TopicPartition], state: CommitState | None
+) -> Mapping[TopicPartition, PartitionDirectory]:
+    """Return what is wanted, or all; a topic that is being deleted is gone."""
+    listed = LogDirs(directories).partitions()
+    there = without_deleted(listed, state)
+    for key in wanted:
+        if key not in there:
+            why = "was deleted" if key in listed else "has no folder"
+            raise UnknownTopicOrPartitionError(
+                f"partition {key} {why} in {', '.join(map(str, directories))}. "
+                + said_there(key.topic, there)
+            )
+    return {key: there[key] for key in sorted(set(wanted) or there)}
+
+
+def _looked_at(
+    directories: Sequence[Path], wanted: Sequence[TopicPartition], state: CommitState | None
+) -> list[_Log]:
+    logs, marks = [], BrokerMarks()
+    for key, where in _chosen(directories, wanted, state).items():
+        if not wanted and not list_base_offsets(where.path):
+            continue  # a folder that only has the name of a partition's
+        topic_id = read_topic_id(where.path)
+        known = state.topic(key.topic, topic_id) if state else None
+        stands = known.partitions.get(key.partition) if known else None
+        committed = stands.log_end if stands else None
+        said = marks.said(where.path, key, committed)
+        found = look_for_damage(where.path, committed_end(said) or 0, said.recovery_point or 0)
+        config = LogConfig.of_topic(known.settings if known else {})
+        logs.append(_Log(key, where, found, config.index_interval_bytes))
+    return logs
+
+
+def _shown(logs: Sequence[_Log]) -> Salvaged:
+    places = [
+        DamagedPlace(log.key, log.where.path, damage) for log in logs for damage in log.found.places
+    ]
+    return Salvaged(places)
+
+
+def _open_transactions(log: _Log) -> list[str]:
+    with PartitionLog(log.where.path, log.key) as now, suppress(CorruptRecordError):
+        end = now.log_end_offset()
+        stable = now.last_stable_offset(end)
+        if stable < end:
+            text = (
+                f"{log.key}: a transaction that began at offset {stable} is open now; what ended "
+                "it may be lost. `kafkalog takeover --abort-open-transactions` aborts it"
+            )
+            return [text]
+    return []  # where damage is left, nobody can tell
+
+
+class _Salvage:
+    """Acts on one partition."""
+
+    def __init__(self, log: _Log, log_set: LogSet | None) -> None:
+        self._key, self._where, self._found, self._interval = log
+        self._folder = log.where.path
+        self._log_set = log_set
+
+    def act(self, choices: Mapping[Damage, Choice | None]) -> list[DamagedPlace]:
+        """Do as was chosen, and give all damaged places, in order."""
+        if not any(choices.values()):
+            return self._places(choices, {})
+        remove_clean_shutdown_marker(self._where.log_dir)
+        kept: dict[Damage, tuple[Path, ...]] = {}
+        for damage in (each for each, choice in choices.items() if choice == "cut"):
+            kept[damage] = self._cut(damage)
+        dropped = [each for each, choice in choices.items() if choice == "drop"]
+        if dropped:
+            kept |= self._drop(dropped, is_cut=bool(kept))
+        self._publish()
+        return self._places(choices, kept)
+
+    def _places(
+        self, choices: Mapping[Damage, Choice | None], kept: Mapping[Damage, tuple[Path, ...]]
+    ) -> list[DamagedPlace]:
+        past = {"drop": "dropped", "cut": "cut"}
+        return [
+            DamagedPlace(
+                self._key,
+                self._folder,
+                damage,
+                None if choice is None else past[choice],
+                kept.get(damage, ()),
+            )
+            for damage, choice in choices.items()
+        ]
+
+    # Drop
+
+    def _drop(self, dropped: Sequence[Damage], *, is_cut: bool) -> dict[Damage, tuple[Path, ...]]:
+        bases = list_base_offsets(self._folder)
+        last = bases[-1] if bases else -1
+        if not is_cut and dropped[-1].base_offset >= last:
+            self._begin_after(last, max(self._found.end, dropped[-1].end))
+        kept: dict[Damage, tuple[Path, ...]] = {}
+        for base in sorted({damage.base_offset for damage in dropped if damage.size}):
+            here = [each for each in dropped if each.base_offset == base and each.size]
+            copies = (self._keep(base, link=True),)
+            rewrite_segment(
+                self._folder,
+                base,
+                [(each.position, each.position + each.size) for each in here],
+                [(each.start, each.end) for each in here],
+                index_interval_bytes=self._interval,
+            )
+            kept |= dict.fromkeys(here, copies)
+        return kept
+
+    def _begin_after(self, last: int, end: int) -> None:
+        """Let the log continue in a new segment, so that the last one can be rewritten."""
+        if last >= 0 and self._found.torn is not None:
+            descriptor = open_regular(self._folder / file_name(last, LOG), os.O_RDWR)
+            try:
+                os.ftruncate(descriptor, self._found.torn)
+                sync(descriptor)
+            finally:
+                os.close(descriptor)
+        if end > last:
+            start_segment(self._folder, end)
+            fsync_directory(self._folder)
+
+    # Cut
+
+    def _cut(self, damage: Damage) -> tuple[Path, ...]:
+        if not list_base_offsets(self._folder):
+            start_segment(self._folder, damage.start)
+        later = [b for b in list_base_offsets(self._folder) if b > damage.base_offset]
+        kept = [self._keep(base, link=True) for base in later]
+        if damage.size:
+            kept.insert(0, self._keep(damage.base_offset, link=False))
+        truncate_log(
+            self._folder,
+            damage.base_offset,
+            damage.position,
+            damage.start,
+            index_interval_bytes=self._interval,
+        )
+        for name in (CLEANER_OFFSET, RECOVERY_POINT, LOG_START_OFFSET, HIGH_WATERMARK):
+            if read_offset_checkpoint(self._where.log_dir, name).get(self._key, 0) > damage.start:
+                write_offset_checkpoint(self._where.log_dir, name, {self._key: damage.start})
+        self._publish(damage.start)
+        return tuple(kept)
+
+    def _publish(self, end: int | None = None) -> None:
+        """Publish a state in which the partition ends there; what others remember is outdated."""
+        if self._log_set is None:
+            return
+        state = self._log_set.state
+        topics = dict(state.topics)
+        key = state.key_of(self._key.topic, read_topic_id(self._folder))
+        known = topics.get(key)
+        if end is not None and known is not None and self._key.partition in known.partitions:
+            known = topics[key] = ended_at(
+                known, self._key.partition, end, self._folder, self._log_set.directories
+            )
+        if known is not None and self._key.partition in known.durable_ends:
+            # What is left counts: a gap is no sign of records that a loss of power took.
+            for base in list_base_offsets(self._folder):
+                fsync_file(self._folder / file_name(base, LOG))
+            ends = {p: at for p, at in known.durable_ends.items() if p != self._key.partition}
+            topics[key] = replace(known, durable_ends=ends)
+        self._log_set.publish(state.following(topics=topics))
+
+    # The original
+
+    def _keep(self, base_offset: int, *, link: bool) -> Path:
+        """Keep a segment's log in the root, under a second name or as a copy; durably."""
+        source = self._folder / file_name(base_offset, LOG)
+        stem = f"{KEPT_PREFIX}{str(self._key)[:_LONGEST_NAME]}.{source.name}"
+        number = 0
+        while (target := self._where.log_dir / f"{stem}.{number}").exists():
+            if target.samefile(source):
+                return target
+            number += 1
+        if not (link and try_to_link(source, target)):
+            _copy(source, target)
+        fsync_directory(self._where.log_dir)
+        return target
+
+
+def _copy(source: Path, target: Path) -> None:
+    temporary = target.with_name(target.name + ".tmp")
+    temporary.unlink(missing_ok=True)
+    reader = open_regular(source)
+    try:
+        writer = create_exclusive(temporary)
+        try:
+            copy_range(reader, 0, os.fstat(reader).st_size, writer, 0)
+            sync(writer)
+        finally:
+            os.close(writer)
+    finally:
+        os.close(reader)
+    temporary.rename(target)

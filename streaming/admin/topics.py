@@ -1,0 +1,369 @@
+"""Create, alter and delete topics.
+
+A topic is created, and gets more partitions, as a commit makes those of new topics: visible all at
+once, and taken back if it is cut off. Settings change by one rename of the commit state. How a
+topic is deleted: :mod:`~kafkalog.streaming.store.folders.deletion`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from kafkalog.checkpoints.broker import read_topic_id
+from kafkalog.checkpoints.commit_state import topic_key
+from kafkalog.checkpoints.committed import Committed
+from kafkalog.checkpoints.state_file import load_state
+from kafkalog.errors import LogDirectoryError, OptionError
+from kafkalog.files.deferred_signals import shielded
+from kafkalog.files.system import system
+from kafkalog.model import MAX_OFFSET, listed
+from kafkalog.streaming.admin.groups import forget_positions
+from kafkalog.streaming.admin.old_segments import opened_after_broker
+from kafkalog.streaming.commit.commit_plan import CommitPlan
+from kafkalog.streaming.commit.committer import Committer
+from kafkalog.streaming.log.segments import LogSegments
+from kafkalog.streaming.options.topic_settings import (
+    LOG_CONFIG_NAMES,
+    REMOTE_STORAGE,
+    LogConfig,
+    is_remote,
+    understood,
+)
+from kafkalog.streaming.store.folders.deletion import delete_topics
+from kafkalog.streaming.store.folders.ownership import check_no_link
+from kafkalog.streaming.store.identity import BatchIdentity
+from kafkalog.streaming.store.open_set import check_given
+from kafkalog.streaming.store.policy import BY_FLAG, SetPolicy, TopicPolicy
+from kafkalog.streaming.store.replicas.placement import check_one_node
+from kafkalog.streaming.store.replicas.starting import has_nodes
+from kafkalog.streaming.store.session import check_written, ensure_set, existing, places
+from kafkalog.streaming.store.topics import Topic, TopicCatalog, check_writable, unknown_topic
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+    from contextlib import AbstractContextManager
+
+    from kafkalog.streaming.log.log_dir import PartitionDirectory
+    from kafkalog.streaming.store.log_set import LogSet
+
+__all__ = ["Altered", "Deleted", "alter", "create", "delete"]
+
+
+class Altered(NamedTuple):
+    """A topic before and after: how many partitions, and which settings by Kafka's names.
+
+    ``set_id`` is empty in a dry run of what makes the directories first.
+    """
+
+    set_id: str
+    topic: str
+    partitions_before: int
+    partitions: int
+    settings_before: Mapping[str, str]
+    settings: Mapping[str, str]
+
+
+class Deleted(NamedTuple):
+    """What was deleted: a topic, its folders, and the bytes in them."""
+
+    set_id: str
+    topic: str
+    folders: tuple[Path, ...]
+    bytes: int
+
+
+@shielded
+def create(
+    paths: Sequence[str],
+    topic: str,
+    *,
+    partitions: int = 1,
+    config: Mapping[str, str] | None = None,
+    starts: Mapping[int, int] | None = None,
+    replication_factor: int | None = None,
+    allows_broker: bool = False,
+    dry_run: bool = False,
+) -> Altered:
+    """Create a topic with empty partitions.
+
+    Args:
+        paths: all log directories of the set; the first topic makes those that are not there.
+        topic: its name.
+        partitions: how many it gets.
+        config: its settings, by Kafka's names.
+        replication_factor: how many replicas each has on a set of several nodes.
+        starts: the first offsets of partitions that do not begin at 0, as those of a copy.
+        allows_broker: whether to do so though a broker had the directories last.
+        dry_run: whether to say only what would be done, and change nothing.
+
+    Raises:
+        OptionError: the topic exists; or a setting or number that Kafka would refuse.
+        InvalidTopicError, RowError: a name that no topic may have, or that Kafka has for itself.
+        KafkaLogError: the directories are no whole set, or somebody else holds them.
+    """
+    given, first = dict(config or {}), _starts(partitions, starts or {})
+    _check_asked(topic, partitions, given)
+    done = Altered("", topic, 0, partitions, {}, given)
+    if not _are_there(paths, replication_factor, allows_broker=allows_broker, dry_run=dry_run):
+        return done
+    opened = partial(_opened, paths, "kafkalog create", starts=True)
+    with opened(allows_broker=allows_broker, dry_run=dry_run) as log_set:
+        wanted = _wanted(log_set, done, replication_factor)
+        if not dry_run:
+            _make(log_set, wanted, first, replication_factor)
+        return done._replace(set_id=log_set.state.set_id)
+
+
+def _wanted(log_set: LogSet, asked: Altered, replication_factor: int | None) -> Topic:
+    policy = TopicPolicy(partitions=asked.partitions, settings=asked.settings)
+    wanted = _catalog(log_set, policy).topic(asked.topic)
+    if wanted.exists:
+        raise _there_already(log_set, asked.topic)
+    if not log_set.state.is_replicated:
+        check_one_node(replication_factor)
+    return wanted
+
+
+def _there_already(log_set: LogSet, topic: str) -> OptionError:
+    """Return why a topic cannot be made: it is there, or folders of its partitions are."""
+    found = [each for key, each in sorted(log_set.partitions().items()) if key.topic == topic]
+    if not found or any(LogSegments.of(each.path) for each in found):
+        return OptionError(f"topic {topic!r} exists. `kafkalog alter` changes it")
+    folders = listed([str(each.path) for each in found])
+    return OptionError(
+        f"topic {topic!r} is not created: {folders} is there already, without a .log file in it. "
+        "Remove it if it is nobody's, or append to the topic, which begins there"
+    )
+
+
+def _check_asked(topic: str, partitions: int | None, given: Mapping[str, str]) -> None:
+    check_writable(topic, allow_internal=None)
+    LogConfig.from_mapping(given)
+    if partitions is not None and not 1 <= partitions < 2**31:
+        raise OptionError(f"a topic cannot have {partitions} partitions, expected 1 or more")
+
+
+def _are_there(
+    paths: Sequence[str], replication_factor: int | None, *, allows_broker: bool, dry_run: bool
+) -> bool:
+    """Make log directories that are not there; in a dry run tell whether any is, and make none.
+
+    Raises:
+        OptionError, LogDirectoryError: they could not be made.
+    """
+    folders = places(paths)
+    found = [Path(folder) for folder in folders]
+    if not dry_run:
+        allows = allows_broker or _are_ours(found)
+        ensure_set(folders, SetPolicy(allows_broker=allows, broker_advice=BY_FLAG))
+    elif not any(folder.exists() for folder in found):
+        check_given(found)
+        if not has_nodes(folders):
+            check_one_node(replication_factor)
+        return False
+    return True
+
+
+def _starts(partitions: int, given: Mapping[int, int]) -> dict[int, int]:
+    """Return the first offset of each partition, by its number."""
+    starts = dict.fromkeys(range(partitions), 0) | dict(given)
+    if len(starts) > partitions or not all(0 <= each < MAX_OFFSET for each in starts.values()):
+        raise OptionError(f"a topic of {partitions} partitions cannot start at {dict(given)}")
+    return starts
+
+
+@shielded
+def alter(
+    paths: Sequence[str],
+    topic: str,
+    *,
+    partitions: int | None = None,
+    config: Mapping[str, str] | None = None,
+    unset: Collection[str] = (),
+    allows_broker: bool = False,
+    dry_run: bool = False,
+) -> Altered:
+    """Give a topic more partitions, or other settings: all of it at once.
+
+    Args:
+        paths: all log directories of the set.
+        topic: its name.
+        partitions: how many it has after that; None for as many as now.
+        config: settings by Kafka's names, in place of those given before or beside them.
+        unset: names of settings to take away; whether one was given does not matter.
+        allows_broker: whether to do so though a broker had the directories last.
+        dry_run: whether to say only what would be done, and change nothing.
+
+    Raises:
+        UnknownTopicOrPartitionError: the commit state does not know the topic.
+        OptionError: fewer partitions, a setting that Kafka would refuse, or does not have, or that
+            does not go with the others.
+        KafkaLogError: the directories are no whole set, or somebody else holds them.
+    """
+    given = dict(config or {})
+    _check_asked(topic, partitions, given)
+    with _opened(paths, "kafkalog alter", allows_broker=allows_broker, dry_run=dry_run) as log_set:
+        before = _known(log_set, topic)
+        after = _altered(before, partitions, given, unset)
+        if not dry_run:
+            _alter(log_set, before, after)
+        counts = before.partitions, after.partitions
+        return Altered(log_set.state.set_id, topic, *counts, before.settings, after.settings)
+
+
+def _altered(
+    before: Topic, partitions: int | None, given: Mapping[str, str], unset: Collection[str]
+) -> Topic:
+    if both := sorted(given.keys() & set(unset)):
+        raise OptionError(f"setting {both[0]!r} is both given and taken away")
+    unknown = sorted(set(unset) - before.settings.keys() - LOG_CONFIG_NAMES)
+    LogConfig.from_mapping(dict.fromkeys(unknown, ""))
+    kept = {name: text for name, text in before.settings.items() if name not in unset}
+    settings = {**kept, **given}
+    LogConfig.from_mapping(understood(settings))
+    count = before.partitions if partitions is None else partitions
+    if count < before.partitions:
+        raise OptionError(
+            f"topic {before.name!r} has {before.partitions} partitions and cannot have {count}: "
+            "there is no other place for the records of the last ones"
+        )
+    return replace(before, partitions=count, settings=settings)
+
+
+def _alter(log_set: LogSet, before: Topic, after: Topic) -> None:
+    if after.partitions > before.partitions:
+        _make(log_set, after, dict.fromkeys(range(before.partitions, after.partitions), 0))
+    elif after.settings != before.settings:
+        state = log_set.state
+        known = replace(state.topics[before.key], settings=after.settings)
+        log_set.publish(state.following(topics={**state.topics, before.key: known}))
+
+
+@shielded
+def delete(
+    paths: Sequence[str],
+    topic: str,
+    *,
+    allows_broker: bool = False,
+    dry_run: bool = False,
+) -> Deleted:
+    """Delete a topic with all of its records, and the positions of groups in it.
+
+    It is gone for readers and writers at once. If this is cut off, whoever opens the directories
+    next removes the rest. Its folders may be gone: a commit to it that was cut off is given up.
+
+    Args:
+        paths: all log directories of the set.
+        topic: its name.
+        allows_broker: whether to do so though a broker had the directories last.
+        dry_run: whether to say only what would be done, and change nothing.
+
+    Raises:
+        UnknownTopicOrPartitionError: the commit state does not know the topic.
+        OptionError: a topic with records in another storage.
+        InvalidTopicError, RowError: no topic's name, or a topic of Kafka's own.
+        KafkaLogError: folders that are not the topic's own; or the directories are no whole set, or
+            somebody else holds them.
+    """
+    check_writable(topic, allow_internal=None)
+    opened = partial(_opened, paths, "kafkalog delete", deletes=topic)
+    with opened(allows_broker=allows_broker, dry_run=dry_run) as log_set:
+        keys = [key for key, known in log_set.state.topics.items() if known.name == topic]
+        if not keys:
+            raise unknown_topic(log_set.state, log_set.directories, topic)
+        found = [each for key, each in log_set.partitions().items() if key.topic == topic]
+        _check_deletable(log_set, topic, keys, found)
+        size = sum(path.lstat().st_size for each in found for path in each.path.iterdir())
+        if not dry_run:
+            delete_topics(log_set, keys)
+            forget_positions(log_set, topic)
+        folders = tuple(each.path for each in found)
+        return Deleted(log_set.state.set_id, topic, folders, size)
+
+
+def _check_deletable(
+    log_set: LogSet, topic: str, keys: Collection[str], found: Sequence[PartitionDirectory]
+) -> None:
+    for key in keys:
+        if is_remote(log_set.state.topics[key].settings):
+            raise OptionError(
+                f"topic {topic!r} is not deleted: {REMOTE_STORAGE} is true, and its records in the "
+                "remote storage would stay there. Let a broker delete it"
+            )
+    ids = {each.path: read_topic_id(each.path) for each in found}
+    for each in found:
+        check_no_link(each)
+        topic_id = ids[each.path]
+        if topic_id is not None and topic_key(topic, topic_id) not in keys:
+            is_whole = {*ids.values()} == {topic_id} and not log_set.state.is_replicated
+            keep = ", or run `kafkalog takeover` to keep it" if is_whole else ""
+            raise LogDirectoryError(
+                f"{each.path} has the topic id {topic_id}, and the commit state knows topic "
+                f"{topic!r} by {', '.join(keys)}: it may be another topic of that name. Move it "
+                f"away{keep}. Nothing was deleted"
+            )
+
+
+def _opened(
+    paths: Sequence[str],
+    holder: str,
+    *,
+    allows_broker: bool,
+    dry_run: bool,
+    starts: bool = False,
+    deletes: str | None = None,
+) -> AbstractContextManager[LogSet]:
+    """Open a set; one in which there is nothing yet only if it ``starts`` so.
+
+    ``deletes`` is a topic that goes next.
+    """
+    directories = existing(paths)
+    if not starts:
+        check_written(directories)
+    policy = SetPolicy(
+        allows_broker=allows_broker or _are_ours(directories),
+        may_grow=starts,
+        broker_advice=BY_FLAG,
+    )
+    return opened_after_broker(
+        directories,
+        policy,
+        holder,
+        allows_broker=allows_broker,
+        dry_run=dry_run,
+        knows_nodes=True,
+        deletes=deletes,
+    )
+
+
+def _are_ours(folders: Sequence[Path]) -> bool:
+    """Whether somebody of ours has written there, after any broker that has lived there."""
+    return all(folder.is_dir() and load_state(folder) is not None for folder in folders)
+
+
+def _catalog(log_set: LogSet, policy: TopicPolicy) -> TopicCatalog:
+    unfinished = next(iter(log_set.unfinished()), None)
+    return TopicCatalog(log_set.partitions(), Committed(log_set.state, unfinished), policy)
+
+
+def _known(log_set: LogSet, name: str) -> Topic:
+    topic = _catalog(log_set, TopicPolicy()).topic(name)
+    if not topic.exists or topic.key not in log_set.state.topics:
+        raise unknown_topic(log_set.state, log_set.directories, name)
+    return topic
+
+
+def _make(
+    log_set: LogSet, topic: Topic, starts: Mapping[int, int], factor: int | None = None
+) -> None:
+    now_ms = system.time_ns() // 1_000_000
+    plan = CommitPlan(
+        directories=tuple(log_set.directories),
+        planned_ms=now_ms,
+        topics=TopicPolicy(replication_factor=factor),
+    )
+    identity = BatchIdentity(f"job:{system.random_id()}", 0)
+    Committer(plan, identity).make_partitions(log_set, topic, starts)

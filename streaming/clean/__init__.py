@@ -1,1 +1,0 @@
-"""Compaction of one partition's log, as Kafka's cleaner does it; knows no set and no locks."""

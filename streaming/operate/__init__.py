@@ -1,1 +1,0 @@
-"""What an operator does to a set: recover, handover, takeover, salvage, backup."""

@@ -1,0 +1,245 @@
+"""How options are declared, documented and parsed: once for source, sink and documentation.
+
+An options class is a frozen dataclass whose fields are made by :func:`option`; the field carries
+the option's name, what it accepts, its unit and its text, so that parsing, error messages and
+``docs/options.md`` come from one place::
+
+    @dataclass(frozen=True, slots=True, kw_only=True)
+    class WriteOptions(Options):
+        RULES: ClassVar[Rules] = Rules(ignored=KAFKA_CLIENT_OPTIONS)
+        paths: tuple[str, ...] = option("path", PATHS, doc="the log directories")
+        segment_bytes: int | None = option("segment.bytes", SIZE, default=None, kafka=True, doc="…")
+
+    options = WriteOptions.parse({"path": "/var/log/kafka", "kafka.segment.bytes": "64m"})
+
+Names match in any case, since Spark hands them over in lower case. An unknown name is refused, with
+the nearest known one. (Spark's own connector ignores it, and a typo goes unseen.)
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from dataclasses import MISSING, Field, dataclass, field, fields
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, TypeVar
+
+from kafkalog.errors import OptionError
+from kafkalog.files.system import once_per_process
+from kafkalog.model import nearest
+from kafkalog.streaming.options.client import instead_of
+from kafkalog.streaming.options.quantities import quantity_hint
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from dataclasses import _MISSING_TYPE
+
+    from kafkalog.streaming.options.kinds import Kind
+
+__all__ = [
+    "SPARK_OPTIONS",
+    "Option",
+    "Options",
+    "Rules",
+    "option",
+    "options_of",
+    "warn_ignored",
+]
+
+_LOGGER = logging.getLogger("kafkalog.options")
+
+T = TypeVar("T")
+
+SPARK_OPTIONS: Final = frozenset({"path", "queryname", "checkpointlocation"})
+"""What Spark puts among the options by itself; ignored without a word where no field claims it."""
+
+_METADATA: Final = "kafkalog.option"
+_KAFKA_PREFIX: Final = "kafka."
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One declared option: its public ``name``, what it ``accepts``, default, unit and text."""
+
+    name: str
+    kind: Kind[object]
+    default: object
+    """The default value; ``dataclasses.MISSING`` if the option must be given."""
+    unit: str
+    doc: str
+    kafka: bool
+    """Whether the name may also be written with Kafka's ``kafka.`` prefix."""
+    field: str
+
+    @property
+    def required(self) -> bool:
+        """Whether there is no default."""
+        return self.default is MISSING
+
+    def spellings(self) -> Iterator[str]:
+        """Yield the names that mean this option, in lower case."""
+        yield self.name.lower()
+        if self.kafka:
+            yield _KAFKA_PREFIX + self.name.lower()
+
+    def read(self, text: str) -> object:
+        """Turn the option's text into its value, or say what would have been accepted."""
+        try:
+            return self.kind.read(text)
+        except OptionError as error:
+            raise OptionError(f"option {self.name!r}: {error}") from None
+        except ValueError:
+            raise OptionError(
+                f"option {self.name!r} is {_shown(text)}, but accepts {self.kind.accepts}"
+                f"{quantity_hint(self.unit, text)}"
+            ) from None
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What an options class does with names that are not its own.
+
+    ``ignored`` names and ``ignored_prefixes`` mean something to others (a broker's client) and are
+    accepted with a warning; ``refused`` maps a name to the reason why it cannot be used. Names are
+    written as users write them and matched in any case. ``prefixed``: each option may have the
+    prefix ``kafka.``, but for Spark's own.
+    """
+
+    ignored: frozenset[str] = frozenset()
+    ignored_prefixes: tuple[str, ...] = ()
+    refused: Mapping[str, str] = field(default_factory=dict)
+    prefixed: bool = False
+
+    def ignores(self, key: str) -> bool:
+        """Whether ``key`` (lower case) is accepted and has no effect."""
+        return key in _lowered(self.ignored) or key.startswith(self.ignored_prefixes)
+
+    def refuse(self, key: str) -> None:
+        """Raise OptionError with the reason if ``key`` (lower case) is a refused name.
+
+        With or without Kafka's prefix, which Kafka's own clients do not know.
+        """
+        for name, reason in self.refused.items():
+            known = name.lower()
+            if key in {known, known.removeprefix(_KAFKA_PREFIX)}:
+                shown = name if key == known else name.removeprefix(_KAFKA_PREFIX)
+                raise OptionError(f"option {shown!r} cannot be used: {reason}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """Base of the options classes: parsing, and the names that were given without effect."""
+
+    RULES: ClassVar[Rules] = Rules()
+
+    ignored: tuple[str, ...] = ()
+    """Names given that mean something only to a broker's client; see :func:`warn_ignored`."""
+
+    @classmethod
+    def parse(cls, given: Mapping[str, str]) -> Self:
+        """Check and convert what the user wrote.
+
+        Raises:
+            OptionError: a value that is not accepted, a refused or unknown name, one option given
+                twice with different values, or a required one missing.
+        """
+        declared = options_of(cls)
+        by_key = {key: known for known in declared for key in known.spellings()}
+        values: dict[str, Any] = {}
+        ignored: list[str] = []
+        for name in given:  # a reason says more than whatever else is wrong
+            cls.RULES.refuse(name.lower())
+        for name, text in given.items():
+            known = by_key.get(name.lower())
+            if known is not None:
+                value = known.read(text)
+                if values.setdefault(known.field, value) != value:
+                    raise OptionError(f"option {known.name!r} is given twice with two values")
+            elif cls._passes(name):
+                ignored.append(name)
+        for known in declared:
+            if known.required and known.field not in values:
+                raise OptionError(
+                    f"option {known.name!r} is missing: {known.doc} ({known.kind.accepts})"
+                )
+        return cls(ignored=tuple(sorted(ignored)), **values)
+
+    @classmethod
+    def _passes(cls, name: str) -> bool:
+        """Return whether a name without a field deserves a warning; refuse an unknown one."""
+        key = name.lower()
+        if key in SPARK_OPTIONS:
+            return False
+        if cls.RULES.ignores(key):
+            return True
+        raise OptionError(f"option {name!r} is not known{_hint(key, cls)}")
+
+
+def option(
+    name: str,
+    kind: Kind[T],
+    *,
+    doc: str,
+    default: T | _MISSING_TYPE = MISSING,
+    unit: str = "",
+    kafka: bool = False,
+    secret: bool = False,
+) -> T:
+    """Declare one option as a field of an :class:`Options` dataclass; no default = required.
+
+    ``kafka`` also accepts the name after Kafka's ``kafka.`` prefix. A ``secret`` is not shown by
+    ``repr``.
+    """
+    metadata = {_METADATA: (name, kind, unit, doc, kafka)}
+    declared: Any = (
+        field(metadata=metadata, repr=not secret)
+        if default is MISSING
+        else field(default=default, metadata=metadata, repr=not secret)
+    )
+    value: T = declared
+    return value
+
+
+def options_of(cls: type[Options]) -> tuple[Option, ...]:
+    """List the options that a class declares, in the order of declaration."""
+    known = (entry for entry in fields(cls) if _METADATA in entry.metadata)
+    return tuple(_declared(entry, prefixed=cls.RULES.prefixed) for entry in known)
+
+
+def _declared(entry: Field[Any], *, prefixed: bool) -> Option:
+    name, kind, unit, doc, kafka = entry.metadata[_METADATA]
+    kafka |= prefixed and name.lower() not in SPARK_OPTIONS and not name.startswith(_KAFKA_PREFIX)
+    return Option(name, kind, entry.default, unit, doc, kafka, entry.name)
+
+
+@once_per_process
+def warn_ignored(names: tuple[str, ...]) -> None:
+    """Say once per process which options were given that have no effect here.
+
+    Only names are shown: values may be secrets (``kafka.sasl.jaas.config``).
+    """
+    if names:
+        _LOGGER.warning(
+            "kafkalog reads and writes log directories itself: these options of Kafka's clients "
+            "are accepted and have no effect: %s",
+            ", ".join(names),
+        )
+
+
+def _hint(key: str, cls: type[Options]) -> str:
+    known = {entry.name.lower(): entry.name for entry in options_of(cls)}
+    prefixed = _KAFKA_PREFIX + key.replace("_", ".")
+    if prefixed in known:
+        return f": did you mean {known[prefixed]!r}?"
+    if cls.RULES.ignores(prefixed):
+        return f": {instead_of(key, asked='sink' if cls.RULES.prefixed else 'query')}"
+    near = nearest(key, (*known.values(), *cls.RULES.refused, *cls.RULES.ignored))
+    return f": did you mean {near!r}?" if near else ""
+
+
+@functools.cache
+def _lowered(names: frozenset[str]) -> frozenset[str]:
+    return frozenset(name.lower() for name in names)
+
+
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= 200 else text[:200] + "…")

@@ -1,0 +1,201 @@
+"""Lengths of time, sizes and points in time as people write them."""
+
+from __future__ import annotations
+
+import re
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import TYPE_CHECKING, Final
+
+from kafkalog.errors import OptionError
+from kafkalog.model import MAX_OFFSET
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+__all__ = [
+    "DURATION_UNITS_MS",
+    "SIZE_UNITS",
+    "TIME_ACCEPTS",
+    "iso_time",
+    "milliseconds_of",
+    "moment",
+    "parse_iso_time",
+    "quantity_hint",
+    "read_moment",
+    "read_quantity",
+    "shown_time",
+]
+
+
+# ----------------------------------------------------------------------------------------------
+# Points in time as people write them: ISO 8601, or milliseconds since 1970.
+
+
+TIME_ACCEPTS: Final = "a time such as 2026-11-22T10:15:00Z, or milliseconds since 1970"
+
+_SECONDS: Final = range(10**9, 4_102_444_800)
+"""Numbers that are times from 2001 to 2099 as seconds, and days of 1970 as milliseconds."""
+_DATES: Final = range(19_700_101, 21_000_000)
+"""Numbers that are dates without hyphens, and hours of 1970 as milliseconds."""
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND: Final = timedelta(milliseconds=1)
+
+
+def milliseconds_of(option: str, text: str) -> int:
+    """Read a point in time: ``2026-11-22``, ``2026-11-22T10:15:00Z`` or milliseconds.
+
+    A time without a zone is UTC.
+
+    Raises:
+        OptionError: it is none, or a number that counts seconds by all appearances.
+    """
+    try:
+        return _milliseconds(text)
+    except OptionError as error:
+        raise OptionError(f"{option} is {error}") from None
+    except ValueError:
+        raise OptionError(f"{option} is {text!r}, expected {TIME_ACCEPTS}") from None
+
+
+def moment(option: str, given: int | str | datetime) -> int:
+    """Return the milliseconds of a point in time, also of one that Python's library made.
+
+    Raises:
+        OptionError: as in :func:`milliseconds_of`.
+    """
+    return milliseconds_of(option, given.isoformat() if isinstance(given, datetime) else str(given))
+
+
+def read_moment(text: str) -> int:
+    """Read a point in time as :func:`milliseconds_of` does, for an option that names itself.
+
+    Raises:
+        ValueError: it is none, or lies before 1970 or beyond an int64.
+        OptionError: a number that counts seconds by all appearances.
+    """
+    time = _milliseconds(text)
+    if not 0 <= time <= MAX_OFFSET:
+        raise ValueError
+    return time
+
+
+def _milliseconds(text: str) -> int:
+    text = text.strip()
+    number = int(text) if text.isdecimal() and text.isascii() else None
+    if number is not None and number in _SECONDS:
+        raise OptionError(
+            f"{text}, which looks like seconds since 1970: a number counts milliseconds. Give "
+            f"{number * 1000}, or {shown_time(number * 1000)}"
+        )
+    date = _date(text) if number is not None and number in _DATES else None
+    if date is not None:
+        raise OptionError(f"{text}, which looks like a date: write {date}")
+    return parse_iso_time(text) if number is None else number
+
+
+def _date(text: str) -> str | None:
+    """Return the date of ``20231114``; None if no month has such a day."""
+    with suppress(ValueError):
+        return datetime.strptime(text, "%Y%m%d").replace(tzinfo=UTC).date().isoformat()
+    return None
+
+
+def parse_iso_time(text: str) -> int:
+    """Return the milliseconds of a time in ISO 8601; without a zone it is UTC.
+
+    Raises:
+        ValueError: it is none.
+    """
+    time = datetime.fromisoformat(text)
+    return ((time if time.tzinfo else time.replace(tzinfo=UTC)) - _EPOCH) // _MILLISECOND
+
+
+def iso_time(milliseconds: int) -> str | None:
+    """Return a time as ISO 8601 in UTC; None where the calendar has no such year."""
+    try:
+        time = _EPOCH + milliseconds * _MILLISECOND
+    except OverflowError:
+        return None
+    return time.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def shown_time(milliseconds: int) -> str:
+    """Return :func:`iso_time`, or the number itself where there is none."""
+    return iso_time(milliseconds) or str(milliseconds)
+
+
+# ----------------------------------------------------------------------------------------------
+# Lengths of time and sizes as people write them, and what is said about one that is refused.
+
+
+SIZE_UNITS: Final = {"": 1, "b": 1} | {
+    prefix + suffix: 1024**power
+    for power, prefix in enumerate("kmgtp", start=1)
+    for suffix in ("", "b")
+}
+DURATION_UNITS_MS: Final = {
+    "": 1,
+    "ms": 1,
+    "s": 1000,
+    "m": 60_000,
+    "min": 60_000,
+    "h": 3_600_000,
+    "d": 86_400_000,
+}
+_QUANTITY: Final = re.compile(r"(-?[0-9]+)\s*([a-z]*)", re.ASCII)
+
+# What no option accepts, and a hint reads all the same.
+_MORE_SIZES: Final = SIZE_UNITS | {
+    prefix + "ib": 1024**power for power, prefix in enumerate("kmgtp", start=1)
+}
+_MORE_DURATIONS_MS: Final = DURATION_UNITS_MS | {
+    name + ending: factor
+    for names, factor in (
+        ("sec second", 1000),
+        ("min minute", 60_000),
+        ("hr hour", 3_600_000),
+        ("day", 86_400_000),
+        ("w week", 604_800_000),
+    )
+    for name in names.split()
+    for ending in ("", "s")
+}
+_DECIMAL: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([a-z]+)", re.ASCII)
+_DIGITS: Final = 15
+"""Of the number in a hint: a longer one is no size and no time."""
+
+
+def read_quantity(units: Mapping[str, int], text: str) -> int:
+    """Read a whole number with a unit.
+
+    Raises:
+        ValueError: it is none.
+    """
+    match = _QUANTITY.fullmatch(text.strip().lower())
+    if match is None or match[2] not in units:
+        raise ValueError
+    return int(match[1]) * units[match[2]]
+
+
+def quantity_hint(name: str, text: str) -> str:
+    """Return the end of a sentence that refuses a text for a number of ms or bytes.
+
+    ``name`` is the setting's, or its unit: its end says what is counted. It is empty where there is
+    nothing to say: ``: 7d is 604800000``.
+    """
+    counted = name.rpartition(".")[2]
+    if counted not in {"ms", "bytes"}:
+        return ""
+    given = text.strip()
+    units = _MORE_DURATIONS_MS if counted == "ms" else _MORE_SIZES
+    match = _DECIMAL.fullmatch(given.lower())
+    if match and match[2] in units and len(match[1]) <= _DIGITS:
+        return f": {given} is {int(Decimal(match[1]) * units[match[2]])}"
+    if counted == "ms":
+        with suppress(ValueError, OverflowError):
+            parse_iso_time(given)
+            return ". A date is no length of time; 7 days are 604800000"
+    return ""

@@ -1,1 +1,0 @@
-"""Where a query starts and ends, and how much one micro-batch takes."""

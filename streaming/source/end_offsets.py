@@ -1,0 +1,292 @@
+"""Where the partitions of a query end now: what Spark asks by ``latestOffset``.
+
+Ends are those of :mod:`kafkalog.streaming.store.ends.tracker`; what a query does with them is here.
+"""
+
+from __future__ import annotations
+
+import logging
+from itertools import islice
+from typing import TYPE_CHECKING, Final
+
+from kafkalog.errors import KafkaLogError, UnknownTopicOrPartitionError
+from kafkalog.files.system import system
+from kafkalog.model import many
+from kafkalog.streaming.records.compression import DEFAULT_LIMIT
+from kafkalog.streaming.store.ends.tiered import offset_of_time
+from kafkalog.streaming.store.ends.tracker import EndsWatch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from kafkalog.model import TopicPartition
+    from kafkalog.streaming.log.partition_log import PartitionLog
+    from kafkalog.streaming.source.offsets import PartitionOffsets
+    from kafkalog.streaming.source.read_options import ReadOptions
+    from kafkalog.streaming.store.ends.missing_parts import MissingParts
+    from kafkalog.streaming.store.ends.rule import OffsetGap
+    from kafkalog.streaming.store.ends.tiered import LogStart
+    from kafkalog.streaming.store.ends.tracker import Ends, Unread
+
+
+__all__ = ["FollowedLogs", "StuckEnds", "say_gaps"]
+
+
+# ----------------------------------------------------------------------------------------------
+# Warnings about offsets between the ends that are read up to and the ends of the logs.
+
+
+_LOGGER = logging.getLogger("kafkalog.source")
+
+
+_LONG_S: Final = 60.0
+"""A broker tells every few seconds what is committed."""
+
+
+_OF_A_BROKER: Final = (
+    "A broker that runs notes every 5 s what is committed: look again then. In a copy whose broker "
+    "is gone, readUpTo=logEnd reads them"
+)
+_OF_NOBODY: Final = (
+    "No broker lived there and no unfinished commit names them: the directory was copied while a "
+    "query wrote to it, or others put them there. `kafkalog takeover` takes them over as they are; "
+    "on several nodes `kafkalog recover` says what to do"
+)
+
+
+def say_gaps(
+    unread: Unread,
+    missing: Mapping[TopicPartition, OffsetGap],
+    damaged: Sequence[str],
+) -> None:
+    """Warn of what is above what is committed, what is missing, and logs that end at damage."""
+    if unread.uncommitted:
+        _LOGGER.warning(
+            "%s lie above what is committed and are not read: %s. %s",
+            *_counted(unread.uncommitted),
+            _OF_A_BROKER if unread.broker_lived else _OF_NOBODY,
+        )
+    if unread.unfinished:
+        _LOGGER.warning(
+            "%s are of a commit that has not ended, and are not read: %s. It is under way, or was "
+            "cut off: then the next writer, or `kafkalog recover`, takes it back",
+            *_counted(unread.unfinished),
+        )
+    if missing:
+        _LOGGER.warning(
+            "%s are said to be committed and are not in the log, which is damaged or was cut: %s",
+            *_counted(missing),
+        )
+    if damaged:
+        _LOGGER.warning(
+            "the logs of %s end at a damaged batch, as for a broker that recovers them: "
+            "nothing tells that the batches after it are committed, and they are not read "
+            "(kafkalog verify names the places). If a broker writes at this moment, look again: "
+            "%s",
+            many(len(damaged), "partition"),
+            ", ".join(damaged[:10]),
+        )
+
+
+class StuckEnds:
+    """Warns of logs that have held more than what is committed for long.
+
+    It warns after a minute without any progress, then after two, four, eight: perhaps nobody
+    completes these logs any more, and the query would wait for ever without a word.
+    """
+
+    def __init__(self, clock: Callable[[], float] | None = None) -> None:
+        self._clock = clock or system.monotonic
+        self._since: dict[TopicPartition, tuple[int, float]] = {}
+        self._next_s: float = _LONG_S
+
+    def look(self, gaps: Mapping[TopicPartition, OffsetGap]) -> None:
+        """Take note of the gaps between what is committed and where the logs end now."""
+        now = self._clock()
+        before = self._since
+        self._since = {
+            key: before[key] if key in before and before[key][0] == gap.start else (gap.start, now)
+            for key, gap in gaps.items()
+        }
+        longest = max((now - since for _, since in self._since.values()), default=0.0)
+        if longest < _LONG_S:
+            self._next_s = _LONG_S
+        elif longest >= self._next_s:
+            self._next_s = 2 * longest
+            stuck = {k: gaps[k] for k, (_, since) in self._since.items() if now - since >= _LONG_S}
+            count, shown = _counted(stuck)
+            _LOGGER.warning(
+                "%s are in the log and have not become committed for %d s: %s. The query waits for "
+                "that. If a broker or a writer has these directories, see whether it runs. What a "
+                "commit of ours has left that was cut off, `kafkalog recover` takes back; what a "
+                "broker has left that is gone is read with readUpTo=logEnd",
+                count,
+                int(longest),
+                shown,
+            )
+
+
+def _counted(gaps: Mapping[TopicPartition, OffsetGap]) -> tuple[str, str]:
+    count = sum(end - start for start, end in gaps.values())
+    shown = [f"{key} [{gap.start}, {gap.end})" for key, gap in islice(gaps.items(), 10)]
+    more = ["…"] if len(gaps) > len(shown) else []
+    return f"{many(count, 'offset')} of {many(len(gaps), 'partition')}", ", ".join(shown + more)
+
+
+# ----------------------------------------------------------------------------------------------
+
+
+class FollowedLogs:
+    """Follows the ends of the partitions that a query has chosen. Not thread safe, not picklable.
+
+    The options are those of :class:`~kafkalog.streaming.store.ends.tracker.EndsWatch`.
+    ``max_decompressed_bytes`` bounds what batches that are searched for a timestamp hold.
+    """
+
+    def __init__(
+        self,
+        paths: Iterable[str],
+        selects: Callable[[TopicPartition], bool],
+        *,
+        to_log_end: bool = False,
+        committed_only: bool = False,
+        every_batch: bool = False,
+        around_damage: bool = False,
+        needs_majority: bool = True,
+        prefers_local: bool = False,
+        max_decompressed_bytes: int = DEFAULT_LIMIT,
+    ) -> None:
+        self.watch = EndsWatch(
+            paths,
+            selects,
+            to_log_end=to_log_end,
+            committed_only=committed_only,
+            every_batch=every_batch,
+            around_damage=around_damage,
+            needs_majority=needs_majority,
+            prefers_local=prefers_local,
+        )
+        self._max_decompressed_bytes = max_decompressed_bytes
+        self.ends: Ends
+        """As of the last look."""
+
+    @classmethod
+    def of(cls, options: ReadOptions, selects: Callable[[TopicPartition], bool]) -> FollowedLogs:
+        """Follow what a query reads."""
+        return cls(
+            options.paths,
+            selects,
+            to_log_end=options.read_up_to == "logEnd",
+            committed_only=options.committed_only,
+            every_batch=options.shows_batches,
+            around_damage=options.on_corrupt_record == "skip",
+            needs_majority=options.fail_on_data_loss,
+            prefers_local=options.preferred_read_replica == "local",
+            max_decompressed_bytes=options.max_decompressed_bytes,
+        )
+
+    def look(self, reached: PartitionOffsets | None = None) -> PartitionOffsets:
+        """Return the ends of the partitions now, in order of the partitions.
+
+        The very same value comes again as long as nothing changes. ``reached`` are offsets that the
+        query has come to already, see
+        :meth:`~kafkalog.streaming.store.ends.tracker.EndsWatch.look`, which also says what is
+        raised.
+        """
+        self.ends = self.watch.look(reached)
+        return self.ends.offsets
+
+    def report(self) -> None:
+        """Say in numbers what the last look found beside the ends, where there is something."""
+        damaged = [f"{key} at offset {end}" for key, end in self.ends.damaged.items()]
+        say_gaps(self.watch.unread(), self.ends.missing, damaged)
+
+    def reaches(self, topic_partition: TopicPartition, offset: int) -> bool:
+        """Whether a log goes up to an offset, be it known to be committed or not."""
+        return self.watch.reaches(topic_partition, offset)
+
+    def version(self, topic_partition: TopicPartition) -> object:
+        """Return what is the same as long as a log is; None for one that the last look lacked."""
+        return self.watch.version(topic_partition)
+
+    def is_stable(self, topic_partition: TopicPartition, offset: int) -> bool:
+        """Whether no transaction is open below an offset that a log reaches, if that matters."""
+        return self.watch.is_stable(topic_partition, offset)
+
+    def existing(self) -> Iterable[TopicPartition]:
+        """List all partitions that exist, chosen or not, as of the last look."""
+        return self.watch.existing()
+
+    def lacks_majority(self) -> bool:
+        """Whether more may be committed than the nodes know that the last look found."""
+        return self.watch.lacks_majority()
+
+    def missing_parts(self) -> MissingParts:
+        """Return what the commit state names and the last look did not find."""
+        return self.watch.missing_parts()
+
+    def ask_stores_again(self) -> None:
+        """Have the next look ask object stores, whatever is kept of an earlier listing."""
+        self.watch.ask_stores_again()
+
+    def topic_ids(self) -> Mapping[TopicPartition, str | None]:
+        """Return the ids of the partitions' topics, as of the last look; None for one without."""
+        return self.watch.topic_ids()
+
+    def is_changed_id(self, topic: str, before: str, now: str) -> bool:
+        """Whether a topic got another id and kept its records, as when directories change hands."""
+        return self.watch.is_changed_id(topic, before, now)
+
+    def topic_id(self, topic_partition: TopicPartition) -> str | None:
+        """Return the id of a partition's topic, as of the last look; None if it has none."""
+        return self.watch.topic_ids().get(topic_partition)
+
+    def open(self, topic_partition: TopicPartition) -> PartitionLog:
+        """Open the log of a partition that the last look found.
+
+        Raises:
+            UnknownTopicOrPartitionError: it did not.
+        """
+        limit = self._max_decompressed_bytes
+        return self.watch.open(topic_partition, max_decompressed_bytes=limit)
+
+    def elsewhere(self, topic_partition: TopicPartition) -> bool:
+        """Look for another replica of a log that failed; returns whether there is one."""
+        return self.watch.elsewhere(topic_partition)
+
+    def log_start(self, topic_partition: TopicPartition) -> int:
+        """Return the first offset of a partition of the last look that was not deleted by now.
+
+        It may lie in a remote tier alone: :meth:`start_of`.
+        """
+        return self.start_of(topic_partition).offset
+
+    def start_of(self, topic_partition: TopicPartition) -> LogStart:
+        """Return where the log of a partition of the last look starts now, here and in a tier."""
+        try:
+            return self.watch.start_of(topic_partition)
+        except (KafkaLogError, OSError):
+            if not self.elsewhere(topic_partition):
+                raise
+            return self.start_of(topic_partition)
+
+    def offset_of_time(self, topic_partition: TopicPartition, time_ms: int, end: int) -> int | None:
+        """Return the offset of the first record of a time or later, to start at; None without one.
+
+        Where such a record may lie in a remote tier alone, it is the log start.
+        """
+        start = self.log_start(topic_partition)
+        with self.open(topic_partition) as log:
+            return offset_of_time(log, start, time_ms, end)
+
+    def log_start_if_there(self, topic_partition: TopicPartition) -> int | None:
+        """Return the first offset of a partition; None if it was deleted since the last look."""
+        start = self.start_if_there(topic_partition)
+        return None if start is None else start.offset
+
+    def start_if_there(self, topic_partition: TopicPartition) -> LogStart | None:
+        """Do :meth:`start_of`; None of a partition that was deleted since the last look."""
+        try:
+            return self.start_of(topic_partition)
+        except UnknownTopicOrPartitionError:
+            return None

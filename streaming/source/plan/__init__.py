@@ -1,1 +1,0 @@
-"""From offsets to the tasks of a batch."""

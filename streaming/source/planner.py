@@ -1,0 +1,291 @@
+"""From offsets to the tasks of a batch.
+
+First, :func:`readable_ranges` finds what of ``[start, end)`` can be read, partition by partition,
+and what is lost. Then :func:`plan_splits` cuts it: by Spark's rules if the user asks for them, else
+by bytes, so that one hot partition keeps all cores busy. Every split is read in offset order.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from kafkalog.errors import KafkaLogError, OffsetOutOfRangeError, UnknownTopicOrPartitionError
+from kafkalog.model import MAX_OFFSET, OffsetRange, TopicPartition
+from kafkalog.streaming.log.read.slices import cut_slice
+from kafkalog.streaming.options.quantities import shown_time
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from kafkalog.streaming.log.partition_log import PartitionLog
+    from kafkalog.streaming.log.read.slices import SegmentSlice
+    from kafkalog.streaming.source.end_offsets import FollowedLogs
+    from kafkalog.streaming.source.loss import LossPolicy
+    from kafkalog.streaming.source.offsets import PartitionOffsets
+    from kafkalog.streaming.source.read_options import ReadOptions
+
+
+__all__ = [
+    "LARGEST_BYTES",
+    "SMALLEST_BYTES",
+    "LogSplit",
+    "by_bytes",
+    "cut_ranges",
+    "plan_splits",
+    "readable_ranges",
+    "split_target",
+]
+
+
+# ----------------------------------------------------------------------------------------------
+# Cut offset ranges for ``minPartitions`` and ``maxRecordsPerPartition`` as Spark's source does.
+#
+# Source: Spark ``KafkaOffsetRangeCalculator``.
+
+
+def cut_ranges(
+    ranges: Sequence[OffsetRange], min_partitions: int | None, max_records: int | None
+) -> list[OffsetRange]:
+    """Cut ranges so that none has more than ``max_records`` and there are ``min_partitions``.
+
+    Empty ranges are dropped. Ranges whose proportional share of ``min_partitions`` is one stay
+    whole, the others share the rest, so the result may have a few ranges more or less than asked.
+    """
+    cut = [entry for entry in ranges if _size(entry) > 0]
+    if max_records is not None:
+        cut = [piece for entry in cut for piece in _divide(entry, -(-_size(entry) // max_records))]
+    if min_partitions is None or min_partitions <= len(cut):
+        return cut
+    total = sum(map(_size, cut))
+    whole = {entry for entry in cut if _part_count(_size(entry), total, min_partitions) == 1}
+    divided_total = total - sum(map(_size, whole))
+    divided_count = max(min_partitions - len(whole), 1)
+    return [
+        piece
+        for entry in cut
+        for piece in _divide(
+            entry,
+            1 if entry in whole else _part_count(_size(entry), divided_total, divided_count),
+        )
+    ]
+
+
+def _size(entry: OffsetRange) -> int:
+    return entry.end - entry.start
+
+
+def _part_count(size: int, total: int, parts: int) -> int:
+    # Java's Math.round: half goes up, where Python's round() goes to the even neighbour
+    return max(math.floor(size / total * parts + 0.5), 1)
+
+
+def _divide(entry: OffsetRange, parts: int) -> Iterator[OffsetRange]:
+    """Cut a range into pieces of (nearly) equal counts; the last ones take the rounding."""
+    parts = min(parts, _size(entry))
+    start = entry.start
+    for left in range(parts, 0, -1):
+        end = start + (entry.end - start) // left
+        yield OffsetRange(entry.topic_partition, start, end)
+        start = end
+
+
+# ----------------------------------------------------------------------------------------------
+# Cut what a batch reads into tasks by bytes, at batch boundaries that the offset indexes know.
+#
+# Offsets say little about work: records differ in size, and compaction leaves few of them. Bytes
+# are known from listings and indexes, without a look into a log.
+
+
+LARGEST_BYTES: Final = 64 << 20
+"""What one task reads at most, about: a second of work, so that a failure costs little."""
+
+SMALLEST_BYTES: Final = 8 << 20
+"""What is not divided further to keep more cores busy: ten times what a task costs by itself."""
+
+
+_NOT_WORTH_A_TASK: Final = 0.1
+"""A rest of so much of a part goes to the others: else a partition of 65 MiB would be read in two
+halves, by two tasks (as with Hadoop's ``FileInputFormat.SPLIT_SLOP``)."""
+
+
+def split_target(given: int | None, total: int, *, cores: int | None = None) -> int:
+    """Return about how many bytes a task is to read, of ``total`` bytes of a batch.
+
+    ``given`` is what the user wants. Otherwise it is each core's share, within bounds; ``cores``
+    are those of this machine, as Spark tells a Python source nothing of its cluster's.
+    """
+    if given is not None:
+        return given
+    share = -(-total // (cores or os.cpu_count() or 1))
+    return min(LARGEST_BYTES, max(SMALLEST_BYTES, share))
+
+
+def by_bytes(slices: Sequence[SegmentSlice], target: int) -> Iterator[list[SegmentSlice]]:
+    """Group slices, cut where need be, into about equal parts of at most about ``target`` bytes."""
+    total = sum(entry.size for entry in slices)
+    parts = max(1, math.ceil(total / target - _NOT_WORTH_A_TASK))
+    ends = [total * part / parts for part in range(1, parts)]
+    group: list[SegmentSlice] = []
+    begin, number = 0, 0
+    for entry in slices:
+        inside = [end - begin for end in ends if begin < end < begin + entry.size]
+        for piece in cut_slice(entry, inside):
+            middle = begin + (piece.start_position - entry.start_position) + piece.size / 2
+            while number < len(ends) and middle >= ends[number]:
+                number += 1
+                if group:
+                    yield group
+                    group = []
+            group.append(piece)
+        begin += entry.size
+    if group:
+        yield group
+
+
+# ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class LogSplit:
+    """What one task reads: byte ranges of the segments of one partition, in offset order.
+
+    Plain values: it is pickled to the task.
+    """
+
+    topic_partition: TopicPartition
+    slices: tuple[SegmentSlice, ...]
+    topic_id: str | None = None
+    """The id of the topic whose offsets these are; None if it has none."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of segment files."""
+        return sum(piece.size for piece in self.slices)
+
+    def from_offset(self, offset: int) -> LogSplit:
+        """Return what is left of it from an offset on."""
+        left = tuple(
+            piece._replace(start_offset=max(piece.start_offset, offset))
+            for piece in self.slices
+            if piece.end_offset > offset
+        )
+        return replace(self, slices=left)
+
+
+def readable_ranges(
+    start: Mapping[TopicPartition, int],
+    end: Mapping[TopicPartition, int],
+    available: PartitionOffsets,
+    logs: FollowedLogs,
+    policy: LossPolicy,
+) -> list[OffsetRange]:
+    """Find what there is to read from ``start`` to ``end``, in order of the partitions.
+
+    ``available`` are the ends as of now. A partition of ``end`` that ``start`` does not name is new
+    and read from its log start. What is gone goes to ``policy``; if that does not raise, the rest
+    is given. Empty ranges are left out.
+
+    Raises:
+        DataLossError: offsets are gone, and the query wants to fail then.
+    """
+    policy.partitions_deleted({key: start[key] for key in start if key not in end})
+    policy.ends_before_start(start, end)
+    begins = dict(start)
+    added = [key for key in end if key not in start]
+    starts = {key: logs.log_start_if_there(key) for key in added if key in available}
+    begins |= {key: start for key, start in starts.items() if start is not None}
+    policy.initial_offsets_not_found(key for key in added if key not in begins)
+    policy.added_partitions_start_late({key: begins[key] for key in added if key in begins})
+    wanted = (OffsetRange(key, begins[key], end[key]) for key in sorted(end) if key in begins)
+    clipped = (_clip(entry, available, logs, policy) for entry in wanted if entry.start < entry.end)
+    return [entry for entry in clipped if entry.start < entry.end]
+
+
+def _clip(
+    wanted: OffsetRange, available: PartitionOffsets, logs: FollowedLogs, policy: LossPolicy
+) -> OffsetRange:
+    """Take off what lies below the log start or beyond the end."""
+    key, start, end = wanted
+    log_start = logs.start_if_there(key) if key in available else None
+    if log_start is None:
+        policy.partitions_deleted({key: start})
+        return OffsetRange(key, end, end)
+    if start < log_start.here:
+        gone = min(log_start.here, end)
+        policy.range_not_readable(
+            *(key, start, gone),
+            str(log_start)
+            if log_start.is_tiered
+            else f"the log starts at {log_start.here} now{_first_time(logs, key)}",
+        )
+        start = gone
+    if end > available[key]:
+        last = max(start, available[key])
+        policy.range_not_readable(key, last, end, f"what is committed ends at {available[key]}")
+        end = last
+    return OffsetRange(key, start, end)
+
+
+def _first_time(logs: FollowedLogs, key: TopicPartition) -> str:
+    """Return since when a log has records, for a message: those that are gone are older."""
+    try:
+        with logs.open(key) as log:
+            first = log.read(log.log_start_offset, MAX_OFFSET, 0)
+    except (KafkaLogError, OSError):  # reading will say it
+        return ""
+    if first is None or first.table.max_timestamp[0] < 0:
+        return ""
+    time = shown_time(int(first.table.max_timestamp[0]))
+    return f", with records of {time}, so that what is gone was written before"
+
+
+def plan_splits(
+    ranges: list[OffsetRange], options: ReadOptions, logs: FollowedLogs, policy: LossPolicy
+) -> list[LogSplit]:
+    """Cut ranges into the splits of a batch, and find the bytes of each.
+
+    Raises:
+        DataLossError: offsets have gone since the ranges were found, and the query fails then.
+    """
+    if options.cuts_by_offsets:
+        ranges = cut_ranges(ranges, options.min_partitions, options.max_records_per_partition)
+    found: list[tuple[TopicPartition, list[SegmentSlice]]] = []
+    for entry in ranges:
+        try:
+            found.append((entry.topic_partition, _planned(logs, entry, policy)))
+        except UnknownTopicOrPartitionError:
+            policy.partitions_deleted({entry.topic_partition: entry.start})
+    target = split_target(
+        options.split_bytes, sum(piece.size for _, part in found for piece in part)
+    )
+    return [
+        LogSplit(key, tuple(group), logs.topic_id(key))
+        for key, slices in found
+        for group in ([slices] if options.cuts_by_offsets else by_bytes(slices, target))
+        if group
+    ]
+
+
+def _planned(logs: FollowedLogs, wanted: OffsetRange, policy: LossPolicy) -> list[SegmentSlice]:
+    """Find the bytes of a range, in another replica if the one that was looked at fails."""
+    try:
+        with logs.open(wanted.topic_partition) as log:
+            return _slices(log, wanted, policy)
+    except (KafkaLogError, OSError):
+        if not logs.elsewhere(wanted.topic_partition):
+            raise
+    return _planned(logs, wanted, policy)
+
+
+def _slices(log: PartitionLog, wanted: OffsetRange, policy: LossPolicy) -> list[SegmentSlice]:
+    start = wanted.start
+    while True:
+        try:
+            return log.slices(start, wanted.end)
+        except OffsetOutOfRangeError as error:  # retention got in between
+            gone = min(error.log_start_offset, wanted.end)
+            policy.range_not_readable(log.topic_partition, start, gone, str(error))
+            start = gone

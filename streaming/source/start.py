@@ -1,0 +1,390 @@
+"""Where a query starts and, in a batch, ends: by options, and by positions of groups."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
+
+from kafkalog.errors import OptionError
+from kafkalog.model import OFFSETS_TOPIC, TopicPartition, many
+from kafkalog.streaming.coordinator.group_positions import (
+    DEFAULT_OFFSETS_PARTITIONS,
+    partition_for_group,
+)
+from kafkalog.streaming.coordinator.group_replay import read_group_positions
+from kafkalog.streaming.groups.position_topics import is_of_earlier_topic, last_batch_of
+from kafkalog.streaming.source.end_offsets import FollowedLogs
+from kafkalog.streaming.source.loss import LossPolicy
+from kafkalog.streaming.source.offsets import EARLIEST, LATEST, parse_offsets, parse_partition_times
+from kafkalog.streaming.source.position_validation import PositionValidator
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from kafkalog.streaming.coordinator.group_positions import CommittedOffset
+    from kafkalog.streaming.source.offsets import PartitionOffsets, TopicOffsets
+    from kafkalog.streaming.source.read_options import ReadOptions
+
+
+__all__ = [
+    "Bound",
+    "batch_bounds",
+    "read_commits",
+    "read_positions",
+    "resolve_end",
+    "resolve_start",
+    "starting_bound",
+    "starting_positions",
+]
+
+
+# ----------------------------------------------------------------------------------------------
+# ``startingOffsets=group:<id>``: where a consumer group stands, from ``__consumer_offsets``.
+#
+# The topic is read from the same log directories, up to where it is committed. A broker that runs
+# writes a commit to its log at once, and tells of it (the high watermark on the disk) seconds
+# later.
+
+
+def read_positions(paths: Iterable[str], group: str, *, to_log_end: bool) -> PartitionOffsets:
+    """Read all positions of a group, also those in topics that were recreated since.
+
+    Raises:
+        OptionError, CorruptRecordError: as :func:`read_commits`.
+    """
+    found = read_commits(paths, group, to_log_end=to_log_end)
+    return {key: position.offset for key, position in found.items()}
+
+
+def read_commits(
+    paths: Iterable[str], group: str, *, to_log_end: bool
+) -> Mapping[TopicPartition, CommittedOffset]:
+    """Read all positions of a group, and what came with them.
+
+    Raises:
+        OptionError: it has none, or ``__consumer_offsets`` is not there.
+        CorruptRecordError: its partition of that topic cannot be read.
+    """
+    directories = list(paths)
+    logs = FollowedLogs(directories, lambda key: key.topic == OFFSETS_TOPIC, to_log_end=to_log_end)
+    ends = logs.look()
+    partition = TopicPartition(OFFSETS_TOPIC, partition_for_group(group, _count(ends)))
+    if partition not in ends:
+        raise OptionError(
+            f"positions of group {group!r} are kept in {partition}, which is not in "
+            f"{', '.join(directories)}"
+        )
+    with logs.open(partition) as log:
+        positions = read_group_positions(log, ends[partition], group=group)
+    if group not in positions:
+        raise OptionError(
+            f"group {group!r} has committed nothing, by what {partition} in "
+            f"{', '.join(directories)} says"
+        )
+    return positions[group]
+
+
+def _count(ends: PartitionOffsets) -> int:
+    """Return the topic's number of partitions; of several brokers' each has only some."""
+    highest = max((key.partition for key in ends), default=-1) + 1
+    return highest if highest == len(ends) and ends else max(highest, DEFAULT_OFFSETS_PARTITIONS)
+
+
+# ----------------------------------------------------------------------------------------------
+# Where a query starts and, in a batch, ends: options to offsets.
+#
+# If several options are given, the most precise one counts, as in Spark's Kafka source:
+# ``startingTimestamp`` before ``startingOffsetsByTimestamp`` before ``startingOffsets``, and the
+# same for the end.
+#
+# Source: Spark ``KafkaSourceProvider``, ``KafkaOffsetReaderAdmin``.
+
+
+_WORDS: Final = {"earliest": EARLIEST, "latest": LATEST}
+_GROUP_PREFIX: Final = "group:"
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A start or an end: one number for all partitions, or one for each.
+
+    The numbers are offsets (or ``EARLIEST``, ``LATEST``), or timestamps in ms; ``option`` is the
+    option that gave them. Beside ``each``, ``topics`` has those that are given for all partitions
+    of a topic. The positions of ``group``, where there is one, come before ``everywhere``.
+    """
+
+    option: str
+    everywhere: int = LATEST
+    each: Mapping[TopicPartition, int] | None = None
+    topics: TopicOffsets = field(default_factory=dict)
+    group: str = ""
+    timestamps: bool = False
+
+    def of(self, topic_partition: TopicPartition) -> int:
+        """Return the number for a partition, which :func:`_check_named` has found to be named."""
+        if self.each is None:
+            return self.everywhere
+        if topic_partition in self.each:
+            return self.each[topic_partition]
+        return self.topics[topic_partition.topic]
+
+    def names(self, symbol: int) -> bool:
+        """Whether ``EARLIEST`` or ``LATEST`` occurs in it."""
+        if self.timestamps or self.group:
+            return False
+        if self.each is None:
+            return self.everywhere == symbol
+        return symbol in self.each.values() or symbol in self.topics.values()
+
+    def is_earliest(self, topic_partition: TopicPartition) -> bool:
+        """Whether it means the log start of a partition, unless a group has a position in it."""
+        return not self.timestamps and self.of(topic_partition) == EARLIEST
+
+    def is_open(self, topic_partition: TopicPartition, offset: int, end: int) -> bool:
+        """Whether it became ``offset`` only because the log had its ``end`` there."""
+        return offset == end and (self.timestamps or self.of(topic_partition) == LATEST)
+
+    @property
+    def moves(self) -> bool:
+        """Whether it may mean other offsets when it is resolved again later."""
+        return self.timestamps or bool(self.group) or self.names(LATEST)
+
+
+def starting_bound(options: ReadOptions, *, default: int) -> Bound:
+    """Read the start from the options; ``default`` is ``EARLIEST`` or ``LATEST``."""
+    if options.starting_timestamp is not None:
+        return Bound("startingTimestamp", options.starting_timestamp, timestamps=True)
+    if options.starting_offsets_by_timestamp is not None:
+        return _timestamps("startingOffsetsByTimestamp", options.starting_offsets_by_timestamp)
+    given = options.starting_offsets or ""
+    if given.lower().startswith(_GROUP_PREFIX):
+        return _of_group("startingOffsets", given, default)
+    return _offsets("startingOffsets", options.starting_offsets, default)
+
+
+def _ending_bound(options: ReadOptions) -> Bound:
+    if options.ending_timestamp is not None:
+        return Bound("endingTimestamp", options.ending_timestamp, timestamps=True)
+    if options.ending_offsets_by_timestamp is not None:
+        return _timestamps("endingOffsetsByTimestamp", options.ending_offsets_by_timestamp)
+    return _offsets("endingOffsets", options.ending_offsets, LATEST)
+
+
+def batch_bounds(options: ReadOptions) -> tuple[Bound, Bound]:
+    """Read start and end of a batch query.
+
+    Raises:
+        OptionError: it starts at latest or ends at earliest, anywhere; start and end name other
+            partitions, or a start lies after its end.
+    """
+    start, end = starting_bound(options, default=EARLIEST), _ending_bound(options)
+    if start.names(LATEST):
+        raise OptionError(f"option {start.option!r} is latest (-1): a batch cannot start there")
+    if end.names(EARLIEST):
+        raise OptionError(f"option {end.option!r} is earliest (-2): a batch cannot end there")
+    if start.each is not None and end.each is not None and start.timestamps == end.timestamps:
+        _check_pair(start.each, end.each, start, end)
+    if start.timestamps and end.timestamps and (start.each is None) != (end.each is None):
+        for key in sorted(start.each or end.each or ()):
+            _check_order(key, start, end)
+    return start, end
+
+
+def _check_pair(
+    starts: Mapping[TopicPartition, int],
+    ends: Mapping[TopicPartition, int],
+    start: Bound,
+    end: Bound,
+) -> None:
+    by_topic = start.topics.keys() | end.topics.keys()
+    unpaired = {key for key in starts.keys() ^ ends.keys() if key.topic not in by_topic}
+    if unpaired:
+        only = ", ".join(map(str, sorted(unpaired)))
+        raise OptionError(
+            "[MISMATCHED_TOPIC_PARTITIONS_BETWEEN_START_OFFSET_AND_END_OFFSET] options "
+            f"{start.option!r} and {end.option!r} must name the same partitions; only one of them "
+            f"names {only}"
+        )
+    for key in sorted(starts.keys() & ends.keys()):
+        _check_order(key, start, end)
+
+
+def _check_order(key: TopicPartition, start: Bound, end: Bound) -> None:
+    if start.of(key) > end.of(key) >= 0:
+        raise OptionError(
+            f"[UNRESOLVED_START_OFFSET_GREATER_THAN_END_OFFSET] {key}: option "
+            f"{start.option!r} ({start.of(key)}) lies after option {end.option!r} ({end.of(key)})"
+        )
+
+
+def resolve_start(
+    bound: Bound,
+    ends: PartitionOffsets,
+    logs: FollowedLogs,
+    *,
+    when_none: str,
+    positions: Mapping[TopicPartition, int] = MappingProxyType({}),
+) -> PartitionOffsets:
+    """Turn a start into offsets of the partitions in ``ends``.
+
+    ``positions`` are those of the bound's group. A partition without one starts at the default of a
+    query without ``startingOffsets``. ``when_none`` is ``error`` or ``latest``: what to do if no
+    record has the timestamp or a later one.
+
+    Raises:
+        OptionError: the bound names other partitions, or ``when_none`` is ``error`` and applies.
+    """
+    _check_named(bound, ends, " (use -2 for earliest, -1 for latest)")
+    found: dict[TopicPartition, int] = {}
+    for key, end in ends.items():
+        if key in positions:
+            offset: int | None = positions[key]
+        elif bound.timestamps:
+            offset = logs.offset_of_time(key, bound.of(key), end)
+        else:
+            offset = _resolve(bound, key, end, logs)
+        if offset is None and when_none == "error":
+            raise OptionError(
+                f"{key} has no record with timestamp {bound.of(key)} ms or a later one (option "
+                f"{bound.option!r}); to start at its end, set startingOffsetsByTimestampStrategy "
+                "to latest"
+            )
+        found[key] = end if offset is None else offset
+    return found
+
+
+def resolve_end(bound: Bound, ends: PartitionOffsets, logs: FollowedLogs) -> PartitionOffsets:
+    """Turn an end into offsets of the partitions in ``ends``; without such a record, their end.
+
+    Raises:
+        OptionError: the bound names other partitions.
+    """
+    _check_named(bound, ends, " (use -1 for latest)")
+    found: dict[TopicPartition, int] = {}
+    for key, end in ends.items():
+        offset = _resolve(bound, key, end, logs)
+        found[key] = end if offset is None else offset
+    return found
+
+
+def _resolve(bound: Bound, key: TopicPartition, end: int, logs: FollowedLogs) -> int | None:
+    number = bound.of(key)
+    if bound.timestamps:
+        with logs.open(key) as log:
+            found = log.offset_for_timestamp(number, end_offset=end)
+        return found.offset if found is not None and found.offset < end else None
+    if number == LATEST:
+        return end
+    return logs.log_start(key) if number == EARLIEST else number
+
+
+def _check_named(bound: Bound, ends: PartitionOffsets, symbols: str) -> None:
+    if bound.each is None:
+        return
+    unnamed = {key for key in ends.keys() - bound.each.keys() if key.topic not in bound.topics}
+    unread = bound.each.keys() - ends.keys()
+    unread_topics = bound.topics.keys() - {key.topic for key in ends}
+    if not unnamed and not unread and not unread_topics:
+        return
+    # Spark's name for ends, too
+    kind, symbols = ("TIMESTAMP", "") if bound.timestamps else ("START", symbols)
+    missing = ", ".join(map(str, sorted(unnamed))) or "none"
+    extra = ", ".join([*map(str, sorted(unread)), *sorted(unread_topics)]) or "none"
+    raise OptionError(
+        f"[KAFKA_{kind}_OFFSET_DOES_NOT_MATCH_ASSIGNED] option {bound.option!r} must name exactly "
+        f"the partitions that are read{symbols}: missing {missing}; not read {extra}"
+    )
+
+
+def _offsets(option: str, text: str | None, default: int) -> Bound:
+    if text is None:
+        return Bound(option, default)
+    word = _WORDS.get(text.lower())
+    if word is not None:
+        return Bound(option, word)
+    each, topics = parse_offsets(option, text)
+    return Bound(option, each=each, topics=topics)
+
+
+def _of_group(option: str, text: str, default: int) -> Bound:
+    group = text[len(_GROUP_PREFIX) :].strip()
+    if not group:
+        raise OptionError(f"option {option!r} is {text!r}, but accepts group: and a group's id")
+    return Bound(option, default, group=group)
+
+
+def _timestamps(option: str, text: str) -> Bound:
+    return Bound(option, each=parse_partition_times(option, text), timestamps=True)
+
+
+# ----------------------------------------------------------------------------------------------
+# Where a query starts in each partition if ``startingOffsets`` names a consumer group.
+
+
+_LOGGER = logging.getLogger("kafkalog.source")
+
+
+def starting_positions(
+    options: ReadOptions, group: str, partitions: Iterable[TopicPartition], logs: FollowedLogs
+) -> PartitionOffsets:
+    """Return a group's positions in the partitions that a query reads; none without a group.
+
+    In a topic that was recreated since it starts at the log start, as its members do. ``logs`` are
+    those of the query, which have looked.
+
+    Raises:
+        OptionError: the group has committed nothing, or nothing in these partitions.
+        DataLossError: a log has another history than the group has read, and the query fails then.
+    """
+    if not group:
+        return {}
+    # not at import: a query without a group need not wait for what reads a coordinator's log
+
+    committed = read_commits(options.paths, group, to_log_end=options.read_up_to == "logEnd")
+    read = list(partitions)
+    found = {key: _start_of(key, committed[key], logs) for key in read if key in committed}
+    found |= _cuts(options, found, committed, logs)
+    if read and not found:
+        where = ", ".join(map(str, sorted(committed)[:10]))
+        raise OptionError(
+            f"option 'startingOffsets': group {group!r} has committed nothing in the partitions "
+            f"that are read, only in {where}"
+        )
+    unknown = [str(key) for key in read if key not in found]
+    if unknown:
+        _LOGGER.warning(
+            "group %r has committed nothing in %s, which start where they do without "
+            "startingOffsets: %s",
+            group,
+            many(len(unknown), "partition"),
+            ", ".join(unknown[:10]),
+        )
+    return found
+
+
+def _cuts(
+    options: ReadOptions,
+    found: PartitionOffsets,
+    committed: Mapping[TopicPartition, CommittedOffset],
+    logs: FollowedLogs,
+) -> PartitionOffsets:
+    """Return where logs were cut whose history is another one than the group has read.
+
+    Raises:
+        DataLossError: there is one, and the query fails then.
+    """
+    validator = PositionValidator(logs)
+    for key, position in committed.items():
+        validator.add(key, position.offset, last_batch_of(position))
+    diverged = validator.find_diverged(found)
+    LossPolicy.of(options).history_changed(diverged)
+    return {key: each.cut_at for key, each in diverged.items() if each.cut_at is not None}
+
+
+def _start_of(key: TopicPartition, position: CommittedOffset, logs: FollowedLogs) -> int:
+    ids = logs.topic_ids()
+    if is_of_earlier_topic(key, position.metadata, ids, logs.is_changed_id):
+        return logs.log_start(key)
+    return position.offset

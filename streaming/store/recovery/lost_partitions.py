@@ -1,0 +1,198 @@
+"""What the commit state of a set of log directories knows, and nobody has any more.
+
+A topic whose folders are all gone was deleted, as Kafka's topics are. One that lacks some of them
+has lost what was committed there: a folder was restored from an older copy, moved away, or deleted
+by hand. For a writer, to continue would place keys among fewer partitions, and hide the loss; for a
+reader, rows would be missing. Only a broker may have moved or removed single partitions, and
+`kafkalog takeover` says that one had the directories.
+
+That holds where all directories of the set are there. Each names all members of its set, so that
+one which is missing is noticed. Whether it was lost, or left out on purpose, is told by what was
+given in its place: see :class:`MissingMembers`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from kafkalog.checkpoints.broker import PARTITION_METADATA, read_topic_id
+from kafkalog.checkpoints.commit_state import LOCK_FILE, STATE_FILE
+from kafkalog.checkpoints.committed import Committed
+from kafkalog.checkpoints.state_file import load_state
+from kafkalog.errors import LogDirectoryError
+from kafkalog.model import TopicPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from kafkalog.checkpoints.commit_state import CommitState, TopicState
+    from kafkalog.streaming.log.log_dir import PartitionDirectory
+
+__all__ = [
+    "OFFLINE_REMEDY",
+    "MissingMembers",
+    "lost_id_text",
+    "lost_of_living",
+    "lost_partitions",
+    "lost_text",
+    "missing_members",
+    "refuse_mount_points",
+]
+
+
+OFFLINE_REMEDY: Final = (
+    "Bring back a node that has one (`kafkalog replicas` names them). If all of them are lost, "
+    "`kafkalog elect PATH --unclean --topic TOPIC` continues with another replica, and says what "
+    "that loses"
+)
+
+
+class MissingMembers(NamedTuple):
+    """Log directories of a set that are not among those that were given.
+
+    ``given`` are its members that are there. ``without_state`` were given and hold no commit state:
+    one of these is what is left of a member, such as the mount point of a disk that is not mounted.
+    Without any, somebody gave fewer directories than the set has, and meant it.
+    """
+
+    set_id: str
+    members: int
+    given: tuple[Path, ...]
+    without_state: tuple[Path, ...]
+
+    @property
+    def are_lost(self) -> bool:
+        """Whether they are meant to be there, as far as one can tell."""
+        return bool(self.without_state)
+
+    def __str__(self) -> str:
+        """Say what is missing, to whoever reads."""
+        if self.are_lost:
+            return self._lost_text
+        return (
+            f"{self._count_text} were not given: what lies in them is not read, and whether "
+            f"something is missing beside {_listed(self.given)} cannot be told"
+        )
+
+    @property
+    def refusal(self) -> str:
+        """What is missing, for whoever wants to change the set."""
+        only = f"{self._count_text} are missing: only {_listed(self.given)} was given"
+        missing = self._lost_text if self.are_lost else only
+        return f"{missing}. Partitions that live in the missing ones would start again at offset 0"
+
+    @property
+    def _lost_text(self) -> str:
+        return (
+            f"{self._count_text} are missing, and {_listed(self.without_state)} holds no "
+            f"{STATE_FILE}: a disk may not be mounted there"
+        )
+
+    @property
+    def _count_text(self) -> str:
+        count = self.members - len(self.given)
+        return f"{count} of the {self.members} log directories of set {self.set_id}"
+
+
+def missing_members(committed: Committed, directories: Sequence[Path]) -> MissingMembers | None:
+    """Find out whether ``directories`` are all of their set; None if they are, or are of none.
+
+    A set in which nothing was committed yet has lost nothing. Nor has a replicated set of which a
+    majority is there.
+    """
+    state = committed.state
+    if state is None or state.sequence == 0 or state.is_replicated:
+        return None
+    known = {folder: committed.members[folder] for folder in directories if _has(committed, folder)}
+    if not known or set(state.member_ids) <= set(known.values()):
+        return None
+    without = tuple(folder for folder in directories if folder not in known)
+    return MissingMembers(state.set_id, len(state.member_ids), tuple(known), without)
+
+
+def refuse_mount_points(folders: Sequence[Path]) -> None:
+    """Refuse what is left of a set whose disks are not all mounted, before locks are made there.
+
+    REQUIRES: the paths are real ones. Where each folder has our lock file, whoever opens the set
+    looks.
+
+    Raises:
+        LogDirectoryError: a folder has nothing of the set, and the set lacks a member.
+        CheckpointError: a state is damaged or from a newer release.
+    """
+    if _are_ours(folders):
+        return
+    states = {folder: state for folder in folders if (state := load_state(folder)) is not None}
+    if len({state.set_id for state in states.values()}) != 1:
+        return
+    newest = max(states.values(), key=lambda state: state.rank)
+    members = {folder: state.member_id for folder, state in states.items()}
+    missing = missing_members(Committed(newest, None, members), folders)
+    # Whoever takes the folder into the set meanwhile has made a lock there.
+    if missing is not None and missing.are_lost and not _are_ours(missing.without_state):
+        raise LogDirectoryError(missing.refusal)
+
+
+def _are_ours(folders: Sequence[Path]) -> bool:
+    return all((folder / LOCK_FILE).exists() for folder in folders)
+
+
+def _has(committed: Committed, folder: Path) -> bool:
+    return folder in committed.members
+
+
+def lost_partitions(topic: TopicState, there: Collection[TopicPartition]) -> list[int]:
+    """Return the partitions of a topic that are committed and not ``there``, ascending."""
+    return sorted(p for p in topic.partitions if TopicPartition(topic.name, p) not in there)
+
+
+def lost_of_living(
+    state: CommitState, there: Mapping[TopicPartition, PartitionDirectory]
+) -> Iterator[tuple[TopicState, list[int]]]:
+    """Return what topics have lost that are still there, in some partition: each with its numbers.
+
+    Of a replicated set that is what has no replica in sync here: nobody deletes topics there by
+    removing folders.
+
+    Raises:
+        CheckpointError: a topic's id in a folder that cannot be trusted.
+    """
+    for key, topic in state.topics.items():
+        lost = lost_partitions(topic, there)
+        if lost and (state.is_replicated or key in _living_keys(state, topic.name, there)):
+            yield topic, lost
+
+
+def _living_keys(
+    state: CommitState, name: str, there: Mapping[TopicPartition, PartitionDirectory]
+) -> Iterator[str]:
+    """Return the keys that the folders of a topic lead to; few look, so nothing is kept."""
+    for key, found in there.items():
+        if key.topic == name:
+            yield state.key_of(name, read_topic_id(found.path))
+
+
+def lost_text(topic: TopicState, lost: Collection[int]) -> str:
+    """Say what is lost of a topic, and what to do."""
+    ends = ", ".join(f"{topic.name}-{p} up to offset {topic.partitions[p].log_end}" for p in lost)
+    if topic.replicas:
+        return f"no replica in sync is there of {ends}. {OFFLINE_REMEDY}"
+    return (
+        f"topic {topic.name!r} lacks folders of partitions that were committed: {ends}. Restore "
+        "them. If a broker had these directories and moved or removed them, run `kafkalog takeover`"
+    )
+
+
+def lost_id_text(folder: Path, topic: str, key: str) -> str:
+    """Say that a folder has no topic id though the state knows its topic by one, ``key``."""
+    return (
+        f"{folder} has no {PARTITION_METADATA}, and what is committed of topic {topic!r} lies "
+        f"under the topic id {key}: the folder was lost, or others have put it there. Restore it; "
+        f"or, if it is the folder of that topic, write the file again: "
+        f"printf 'version: 0\\ntopic_id: {key}' > {folder / PARTITION_METADATA}"
+    )
+
+
+def _listed(folders: Sequence[Path]) -> str:
+    return ", ".join(map(str, folders))

@@ -1,0 +1,196 @@
+"""What the commit state says of a partition, where that is not what a commit has just appended.
+
+A log was cut; or the state was written in format 1, which knew neither log starts nor leader
+epochs: what Kafka's checkpoints say is true of it. They are read when such a state is first written
+again, once.
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from kafkalog.checkpoints.broker import (
+    LEADER_EPOCHS,
+    META_PROPERTIES,
+    read_leader_epochs,
+    read_topic_id,
+)
+from kafkalog.checkpoints.commit_state import (
+    FORMAT_VERSION,
+    UNKNOWN_EPOCH,
+    PartitionState,
+    topic_key,
+)
+from kafkalog.errors import CheckpointError
+from kafkalog.model import TopicPartition
+from kafkalog.streaming.log.log_dir import LogDirs
+from kafkalog.streaming.store.ends.broker_marks import BrokerMarks
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+    from pathlib import Path
+
+    from kafkalog.checkpoints.commit_state import CommitState, TopicState
+    from kafkalog.streaming.log.log_dir import PartitionDirectory
+
+
+__all__ = [
+    "PartitionEnd",
+    "ended_at",
+    "epochs_problem",
+    "in_present_format",
+    "known_topic_id",
+    "last_epoch",
+]
+
+
+# ----------------------------------------------------------------------------------------------
+# A partition whose log was brought into order.
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionEnd:
+    """A partition whose log is in order: where it lies, and its offsets ``[start, end)``.
+
+    ``key`` is what the commit state keeps its topic under; ``corrected`` are the index files that
+    held something else than their log calls for. ``log_start`` is what Kafka's checkpoint says, 0
+    without; ``leader_epoch`` the latest, unknown where nobody looked.
+    """
+
+    topic_partition: TopicPartition
+    where: PartitionDirectory
+    key: str
+    start: int
+    end: int
+    corrected: tuple[str, ...] = ()
+    log_start: int = 0
+    leader_epoch: int = UNKNOWN_EPOCH
+
+    @property
+    def committed(self) -> PartitionState:
+        """Where the partition stands once all that its log holds is committed."""
+        whole = PartitionState(min(self.start, self.end), self.end, self.end, self.leader_epoch)
+        return whole.starting_at(self.log_start)
+
+
+# ----------------------------------------------------------------------------------------------
+
+_LOGGER: Final = logging.getLogger("kafkalog.sink")
+
+
+def ended_at(
+    topic: TopicState, number: int, end: int, folder: Path, directories: Collection[Path]
+) -> TopicState:
+    """Return a topic after the log of one of its partitions was cut at ``end``.
+
+    What is appended next is of a new leader epoch, so that readers that were further recognise
+    the cut (KIP-320): see :mod:`kafkalog.streaming.log.history`. Not so where a broker lived in
+    one of ``directories``, those of the set: it may start there again as it is, and would hold
+    that epoch against the one that its cluster knows.
+
+    Raises:
+        CheckpointError: the partition's leader epochs cannot be read.
+    """
+    before = topic.partitions[number]
+    epoch = last_epoch(folder)
+    epochs = dict(topic.cluster_epochs)
+    if not any((each / META_PROPERTIES).exists() for each in directories):
+        known = max(epoch, before.leader_epoch)
+        epochs.setdefault(number, known)
+        epoch = known + 1
+    cut = before.ended_at(end, epoch)
+    partitions = {**topic.partitions, number: cut}
+    return replace(topic, partitions=partitions, cluster_epochs=epochs)
+
+
+def in_present_format(state: CommitState, directories: Collection[Path]) -> CommitState:
+    """Return a state with all that the present format keeps; ``directories`` are all of its set.
+
+    Costs nothing where it was read in that format. What cannot be told, as of a partition whose
+    folder is gone, stays unknown until the partition is written again.
+    """
+    if state.version >= FORMAT_VERSION:
+        return state
+    there = LogDirs(directories).partitions()
+    marks = BrokerMarks()
+    topics = {}
+    for key, topic in state.topics.items():
+        partitions = dict(topic.partitions)
+        for number, known in topic.partitions.items():
+            name = TopicPartition(topic.name, number)
+            if name in there and _is_of(state, key, there[name]):
+                partitions[number] = _told(known, there[name], marks)
+        topics[key] = replace(topic, partitions=partitions)
+    return replace(state, topics=topics, version=FORMAT_VERSION)
+
+
+def _is_of(state: CommitState, key: str, found: PartitionDirectory) -> bool:
+    """Return whether a folder is of the topic that is kept under ``key``, not of its namesake."""
+    try:
+        return state.key_of(found.topic_partition.topic, read_topic_id(found.path)) == key
+    except CheckpointError:
+        return False
+
+
+def _told(known: PartitionState, found: PartitionDirectory, marks: BrokerMarks) -> PartitionState:
+    started = known.starting_at(marks.log_start(found))
+    if known.leader_epoch != UNKNOWN_EPOCH:
+        return started
+    try:
+        return started._replace(leader_epoch=last_epoch(found.path))
+    except CheckpointError as error:
+        _LOGGER.warning("the leader epoch of %s is not known: %s", found.topic_partition, error)
+        return started
+
+
+def last_epoch(folder: Path) -> int:
+    """Return the epoch that what is appended next is of; 0 where none was noted.
+
+    Raises:
+        CheckpointError: the file breaks the format.
+    """
+    epochs = read_leader_epochs(folder)
+    return epochs[-1].epoch if epochs else 0
+
+
+def epochs_problem(folder: Path, end: int) -> str | None:
+    """Say what is wrong with the leader epochs that are noted of a log that ends at ``end``.
+
+    A broker drops epochs above the end of a log (Kafka ``LeaderEpochFileCache.truncateFromEnd``).
+    """
+    try:
+        epochs = read_leader_epochs(folder)
+    except CheckpointError as error:
+        return str(error)
+    if epochs and epochs[-1].start_offset > end:
+        return (
+            f"{folder / LEADER_EPOCHS}: leader epoch {epochs[-1].epoch} begins at offset "
+            f"{epochs[-1].start_offset}, and the log ends at {end}"
+        )
+    return None
+
+
+def known_topic_id(
+    state: CommitState | None, found: PartitionDirectory, siblings: Collection[str] = ()
+) -> str | None:
+    """Return the topic id that a folder has lost; None if it has one, or nothing tells for sure.
+
+    It is the only one under which the commit state knows a topic of that name with that partition,
+    or, of a topic that it does not know, the only one of ``siblings``: other folders of the topic.
+    """
+    name, number = found.topic_partition
+    with suppress(CheckpointError):
+        if read_topic_id(found.path) is not None:
+            return None
+    topics = {} if state is None or state.is_replicated else state.topics
+    keys = {key for key, topic in topics.items() if topic.name == name}
+    if not keys and not (state is not None and state.is_replicated):
+        keys = set(siblings)
+    if len(keys) != 1 or not keys >= set(siblings) or topic_key(name, None) in keys:
+        return None
+    key = keys.pop()
+    known = topics.get(key)
+    return None if known is not None and number not in known.partitions else key

@@ -1,0 +1,312 @@
+"""What was decided last, and who has it: what a controller finds out before it does anything.
+
+A majority is read. What is in place anywhere is decided. Beyond that
+
+- a state that lies *prepared* may have been decided on a node that is away: the one with the
+  highest controller epoch is finished, prepared again under the present epoch on a majority first.
+  One that is older than an intent is not: whoever wrote the intent had read a majority before, and
+  had not found it. But the intent of whoever was about to finish it is no such one;
+- where there is none, nothing was decided. The present state is published again under the new
+  epoch, so that what an absent node may hold prepared is older than that, and counts no more. Then
+  the unfinished commit is taken back.
+
+A node that has neither published the newest commit nor prepared it was away, or was put back as an
+older copy: its replicas are not in sync, whatever the state says of them.
+
+Source: Kafka's controller epoch (``ControllerContext``); the two steps are those of Paxos for one
+value after the other (Lamport 2001, "Paxos Made Simple").
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from kafkalog.checkpoints.broker import read_topic_id
+from kafkalog.checkpoints.commit_state import PREPARED_FILE, CommitStamp, load_stamp
+from kafkalog.checkpoints.intent import counts_no_more, load_intent
+from kafkalog.checkpoints.replica_state import is_majority
+from kafkalog.checkpoints.state_file import load_state
+from kafkalog.errors import CheckpointError, CommitError
+from kafkalog.files.system import remembered, system
+from kafkalog.model import TopicPartition
+from kafkalog.streaming.log.files import stray_directory_name
+from kafkalog.streaming.log.log_dir import LogDirs
+from kafkalog.streaming.store.replicas.election import shrunk, with_raised_epochs
+from kafkalog.streaming.store.replicas.quorum import Controller, SeveralNodes
+from kafkalog.streaming.store.replicas.rewriting import distrust_old
+from kafkalog.streaming.store.stale_entries import drop_lines_of_gone
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from kafkalog.checkpoints.commit_state import CommitState, TopicState
+    from kafkalog.checkpoints.intent import Intent
+    from kafkalog.streaming.store.log_set import LogSet
+
+
+__all__ = ["decide", "decide_again", "own_states", "prepared_state", "put_strays_aside"]
+
+
+# ----------------------------------------------------------------------------------------------
+# Put aside what a node brings back of topics that are gone: deleted, or made by half a commit.
+#
+# Example: topic ``t`` was deleted while a node was away, and comes back with it. Nobody has the
+# topic any more, so its folders would look like those of a topic that a broker has made.
+#
+# They are renamed to ``<topic>-<p>.<32 hex>-stray``, as a broker does with replicas that its
+# cluster does not know. Nobody removes them.
+#
+# Source: Kafka ``LogManager.addStrayLog``, ``LocalLog.logStrayDirName``.
+
+
+_LOGGER: Final = logging.getLogger("kafkalog.sink")
+
+
+def put_strays_aside(folders: Iterable[Path], state: CommitState, own: CommitState) -> None:
+    """Rename the folders of topics that a node knew and ``state`` does not.
+
+    ``own`` is the older state that the node has, in the log directories ``folders``.
+
+    REQUIRES: the locks are held.
+
+    Raises:
+        OSError, KafkaLogError: a folder cannot be looked at or renamed.
+    """
+    places = list(folders)
+    known = {*own.topics, *own.deleted}
+    for folder in places:
+        intent = load_intent(folder)
+        known |= {each.key for each in (intent.partitions if intent else ()) if each.created}
+    gone = known - state.topics.keys() - state.deleted.keys()
+    if not gone:
+        return
+    for found in LogDirs(places).partitions().values():
+        name = found.topic_partition.topic
+        if own.key_of(name, read_topic_id(found.path)) in gone:
+            _LOGGER.warning("%s is of a topic that is gone, and is put aside", found.path)
+            stray = stray_directory_name(*found.topic_partition, system.random_id().hex)
+            # It stays renamed: to prepare a newer state here syncs the directory first.
+            found.path.rename(found.log_dir / stray)
+            drop_lines_of_gone(found.log_dir)
+
+
+# ----------------------------------------------------------------------------------------------
+
+
+def decide(
+    log_set: LogSet, nodes: SeveralNodes, own: Mapping[int, CommitState]
+) -> CommitState | None:
+    """Finish what may have been decided elsewhere, or make sure that it counts no more.
+
+    ``own`` are the states that the nodes had in place when the set was opened. A take-back cuts
+    logs within an epoch: so the leader epochs of the partitions that it is about to cut are raised
+    with the state that goes before it. REQUIRES: the locks are held.
+
+    Returns the state that changes the voters, if others than those of ``nodes`` have to decide it,
+    too: nothing was done then.
+
+    Raises:
+        CommitError: whether a prepared state is published is not known.
+        NotEnoughReplicasError: fewer than a majority of the nodes are left, or can be read.
+    """
+    state, name = log_set.state, remembered(Controller).name
+    unfinished = log_set.unfinished()
+    prepared = prepared_state(nodes, state, unfinished)
+    newest = state if prepared is None else prepared
+    if newest.former and newest.voters != nodes.voters:
+        return newest
+    behind = _behind(nodes, newest)
+    _put_aside(nodes, [node for node in behind if node in own], newest, own)
+    epochs = [state.controller_epoch, *(each.controller_epoch for each in unfinished)]
+    if prepared is not None:
+        _LOGGER.warning("commit %d was prepared on a node, and is finished now", prepared.sequence)
+        finished = replace(prepared, controller_epoch=max(*epochs, prepared.controller_epoch) + 1)
+        finished = _without_lagging(finished, nodes, behind, own)
+        log_set.publish(replace(finished, controller=name))
+        return None
+    if state.controller != name or unfinished:
+        state = replace(state, controller_epoch=max(epochs) + 1, controller=name)
+    log_set.state = _without_lagging(state, nodes, behind, own)
+    if unfinished:
+        _claim(log_set, with_raised_epochs(log_set.state, _written_epochs(unfinished)))
+    elif not _most_have(nodes, state):
+        _repeat(log_set, max(epochs) + 1)
+    return None
+
+
+def _written_epochs(unfinished: Sequence[Intent]) -> dict[TopicPartition, int]:
+    """Return the leader epochs that unfinished commits have written under.
+
+    An election whose state was not published may have had a higher one than the state.
+    """
+    found: dict[TopicPartition, int] = {}
+    for each in (each for intent in unfinished for each in intent.partitions):
+        key = each.topic_partition
+        found[key] = max(found.get(key, 0), each.leader_epoch)
+    return found
+
+
+def _put_aside(
+    nodes: SeveralNodes,
+    behind: Sequence[int],
+    newest: CommitState,
+    own: Mapping[int, CommitState],
+) -> None:
+    """Let nothing count that nodes bring back of topics that are gone, or of former segments."""
+    for node in behind:
+        with nodes.writing(node):
+            folders = nodes.by_node[node].values()
+            put_strays_aside(folders, newest, own[node])
+            distrust_old(node, folders, newest, own[node])
+
+
+def _repeat(log_set: LogSet, epoch: int) -> None:
+    """Publish the present state again: the next commit needs a majority that has it.
+
+    Who is away may have it in place with other replicas in sync. That has to count less.
+    """
+    log_set.publish(replace(log_set.state, controller_epoch=epoch))
+
+
+def _claim(log_set: LogSet, state: CommitState) -> None:
+    """Let what an absent node may hold prepared be older than what a majority has in place."""
+    log_set.publish(state)
+
+
+def decide_again(log_set: LogSet) -> None:
+    """Do what goes before a take-back in the session that has failed; nothing with one node.
+
+    Raises:
+        CommitError, NotEnoughReplicasError: as :func:`decide`.
+    """
+    if isinstance(log_set.node, SeveralNodes):
+        log_set.node.check_majority()
+        if decide(log_set, log_set.node, {}) is not None:
+            raise CommitError("a change of the voters was cut off: try again")
+
+
+def own_states(
+    states: Mapping[Path, CommitState], live: Mapping[int, Mapping[str, Path]]
+) -> dict[int, CommitState]:
+    """Return the oldest state that each live node has in place in one of its directories."""
+    return {
+        node: min((states[folder] for folder in members.values()), key=lambda each: each.rank)
+        for node, members in live.items()
+    }
+
+
+def prepared_state(
+    nodes: SeveralNodes, state: CommitState, unfinished: Sequence[Intent]
+) -> CommitState | None:
+    """Return the prepared state that may have been decided."""
+    found = [
+        each
+        for each in _all_prepared(nodes)
+        if each.set_id == state.set_id
+        and each.sequence > state.sequence
+        and not counts_no_more(each, state, unfinished)
+    ]
+    return max(found, key=lambda each: (each.controller_epoch, each.sequence), default=None)
+
+
+def _all_prepared(nodes: SeveralNodes) -> list[CommitState]:
+    """Read what lies prepared; a majority of nodes has to be told by what can be read.
+
+    Unless all voters are there: a state that was decided is in place on one of them.
+    """
+    found: list[CommitState] = []
+    damaged: dict[int, CheckpointError] = {}
+    for node in nodes.live:
+        for folder in nodes.by_node[node].values():
+            try:
+                each = load_state(folder, PREPARED_FILE)
+            except CheckpointError as error:
+                damaged[node] = error
+            except OSError as error:
+                nodes.fail(node, error)
+                break
+            else:
+                found += [] if each is None else [each]
+    if {*nodes.live} >= frozenset().union(*nodes.voters):
+        return found  # what was decided is in place somewhere, and all can be read
+    for node, why in damaged.items():
+        if not is_majority([n for n in nodes.live if n not in damaged], nodes.voters):
+            nodes.fail(node, why)
+    return found
+
+
+def _behind(nodes: SeveralNodes, state: CommitState) -> list[int]:
+    """Return the live nodes that have no part in the commit that a state is of."""
+    return [
+        node
+        for node in nodes.live
+        if not all(state.stamp in _stamps(each) for each in nodes.by_node[node].values())
+    ]
+
+
+def _stamps(folder: Path) -> Iterator[CommitStamp | None]:
+    """Read of which commits a directory holds the state, or a prepared one."""
+    yield load_stamp(folder)
+    with suppress(CheckpointError, OSError):
+        prepared = load_state(folder, PREPARED_FILE)
+        yield None if prepared is None else prepared.stamp
+
+
+def _declared(nodes: SeveralNodes, state: CommitState) -> list[int]:
+    """Return the live nodes that hold the intent of the commit that a state is of."""
+    return [
+        node
+        for node in nodes.live
+        for intent in [load_intent(next(iter(nodes.by_node[node].values())))]
+        if intent is not None and (intent.sequence, intent.commit_id) == state.stamp
+    ]
+
+
+def _most_have(nodes: SeveralNodes, state: CommitState) -> bool:
+    """Whether a majority has a commit in place."""
+    have = [
+        node
+        for node in nodes.live
+        if all(load_stamp(folder) == state.stamp for folder in nodes.by_node[node].values())
+    ]
+    return is_majority(have, nodes.voters)
+
+
+def _without_lagging(
+    state: CommitState,
+    nodes: SeveralNodes,
+    behind: Sequence[int],
+    own: Mapping[int, CommitState],
+) -> CommitState:
+    """Take the replicas of nodes that are behind out of the in-sync sets.
+
+    One that was the last in sync when its node went away is the only one that can have all records.
+    It stays if its own state says that it has; or if it had a part in the commit, whose records
+    were durable on all nodes before the first one prepared it.
+    """
+    if not behind:
+        return state
+    sound, declared = {*nodes.live} - {*behind}, _declared(nodes, state)
+    lagging = [
+        (node, TopicPartition(topic.name, number))
+        for key, topic in state.topics.items()
+        for number, replicas in topic.replicas.items()
+        for node in behind
+        if sound & {*replicas.isr}
+        or (node not in declared and _own_end(own.get(node), key, number) != _end(topic, number))
+    ]
+    return shrunk(state, nodes.live, lagging)
+
+
+def _own_end(state: CommitState | None, key: str, number: int) -> int | None:
+    topic = None if state is None else state.topics.get(key)
+    return None if topic is None else _end(topic, number)
+
+
+def _end(topic: TopicState, number: int) -> int | None:
+    known = topic.partitions.get(number)
+    return None if known is None else known.log_end

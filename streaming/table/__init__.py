@@ -1,1 +1,0 @@
-"""Keyed views of a log: the newest row of each key."""

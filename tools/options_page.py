@@ -1,0 +1,91 @@
+"""Write ``docs/options.md`` from the options classes, so that the two cannot differ.
+
+``python -m tools.options_page > docs/options.md``
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Final
+
+from kafkalog.streaming.consumer.consumer_options import ConsumerOptions, options_of_source
+from kafkalog.streaming.options.declaring import options_of
+from kafkalog.streaming.sink.write_options import WriteOptions
+from kafkalog.streaming.source.read_options import ReadOptions
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from kafkalog.streaming.options.declaring import Option, Options
+
+__all__ = ["options_page"]
+
+_HEAD: Final = """\
+# Options
+
+```python
+spark.readStream.format("kafkalog").option("subscribe", "flights").load("/var/kafka-logs")
+```
+
+- Names match in any case. An unknown name is refused, with the nearest known one.
+- Sizes take `k`, `m`, `g` and `t` (powers of 1024). Times take `ms`, `s`, `m`, `h` and `d`.
+- Settings of Kafka's clients (`kafka.bootstrap.servers`, security, tuning) are accepted and have no
+  effect. One warning names them.
+
+This page is generated from the classes that parse the options.
+"""
+
+_PREFIXED: Final = """\
+The prefix `kafka.` may stand before each of these names but `path` and `checkpointLocation`:
+`kafka.compression.type` is `compression.type`.
+"""
+
+_OF_CONSUMER: Final = """\
+Of the options for reading it takes those that say how records are read and where a group begins:
+"""
+
+
+def options_page() -> str:
+    """Return the whole page."""
+    parts = [
+        _HEAD,
+        *_section("Reading", ReadOptions),
+        *_section("Writing", WriteOptions),
+        *_section("A Consumer", ConsumerOptions),
+        _OF_CONSUMER + ", ".join(f"`{each.name}`" for each in options_of_source()) + ".\n",
+    ]
+    return "\n".join(parts)
+
+
+def _section(title: str, options: type[Options]) -> Iterator[str]:
+    yield f"## {title}\n"
+    if options.RULES.prefixed:
+        yield _PREFIXED
+    yield "| option | accepts | default | meaning |\n| --- | --- | --- | --- |"
+    yield from (_row(entry, shared=options.RULES.prefixed) for entry in options_of(options))
+    if not options.RULES.refused:
+        yield ""
+        return
+    refused = [f"- `{name}`: {reason}" for name, reason in sorted(options.RULES.refused.items())]
+    yield "\nRefused, and why:\n"
+    yield "\n".join(refused) + "\n"
+
+
+def _row(entry: Option, *, shared: bool) -> str:
+    name = f"`{entry.name}`" + (f", `kafka.{entry.name}`" if entry.kafka and not shared else "")
+    accepts = entry.kind.accepts + (f" ({entry.unit})" if entry.unit else "")
+    cells = (name, accepts, _default(entry), entry.doc)
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def _default(entry: Option) -> str:
+    if entry.required:
+        return "must be given"
+    if entry.default is None:
+        return ""
+    text = str(entry.default)
+    return text.lower() if isinstance(entry.default, bool) else text
+
+
+if __name__ == "__main__":
+    sys.stdout.write(options_page())
