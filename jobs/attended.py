@@ -172,13 +172,13 @@ def ends_to_reach(options: ReadOptions) -> PartitionOffsets:
 
     A Spark without admission control ends it after one micro-batch.
     """
-    from kafkalog.streaming.source.end_offsets import FollowedLogs  # noqa: PLC0415
+    from kafkalog.streaming.source.end_offsets import EndOffsets  # noqa: PLC0415
     from kafkalog.streaming.source.subscription import Subscription  # noqa: PLC0415
     from kafkalog.streaming.spark.versions import HAS_ADMISSION_CONTROL  # noqa: PLC0415
 
     if HAS_ADMISSION_CONTROL:
         return {}
-    return FollowedLogs.of(options, Subscription.of(options).selects).look()
+    return EndOffsets.of(options, Subscription.of(options).selects).look()
 
 
 def _ended_early(query: StreamingQuery, targets: PartitionOffsets) -> bool:

@@ -30,7 +30,7 @@ from kafkalog.streaming.commit.preserved_offsets import (
 )
 from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.source.subscription import Subscription
-from kafkalog.streaming.store.ends.tracker import EndsWatch
+from kafkalog.streaming.store.ends.tracker import LogEndTracker
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -56,7 +56,7 @@ class SourceLogs:
 
     def __init__(self, options: ReadOptions) -> None:
         """Look at nothing yet."""
-        self._watch = EndsWatch(options.paths, Subscription.of(options).selects)
+        self._watch = LogEndTracker(options.paths, Subscription.of(options).selects)
         self._log_dirs = LogDirs(options.paths)
         self.is_changed_id = self._watch.is_changed_id
 

@@ -57,7 +57,7 @@ def noting_signals() -> Iterator[list[int]]:
 
 
 def uninterrupted(
-    prepare: Callable[[], object], start: Callable[[], _T], take_back: Callable[[_T], object]
+    prepare: Callable[[], object], start: Callable[[], _T], roll_back: Callable[[_T], object]
 ) -> _T:
     """Start something, and let the first signal wait until it has started.
 
@@ -65,7 +65,7 @@ def uninterrupted(
         prepare: what comes first, and may set handlers if it runs in the main thread: it runs in
             another one.
         start: what comes then, in this thread.
-        take_back: ends what has started, if a signal came meanwhile.
+        roll_back: ends what has started, if a signal came meanwhile.
 
     Returns:
         What has started.
@@ -84,7 +84,7 @@ def uninterrupted(
         started = start()
     if not asked:
         return started
-    take_back(started)
+    roll_back(started)
     if asked[0] == signal.SIGINT:
         raise KeyboardInterrupt
     raise SystemExit(128 + asked[0])

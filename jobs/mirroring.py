@@ -41,10 +41,10 @@ from kafkalog.streaming.commit.query_checkpoint import QueryCheckpoint
 from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.options.topic_settings import REMOTE_STORAGE, understood
 from kafkalog.streaming.sink.write_options import WriteOptions
-from kafkalog.streaming.source.end_offsets import FollowedLogs
+from kafkalog.streaming.source.end_offsets import EndOffsets
 from kafkalog.streaming.source.read_options import ReadOptions
 from kafkalog.streaming.source.subscription import Subscription
-from kafkalog.streaming.store.ends.tracker import EndsWatch
+from kafkalog.streaming.store.ends.tracker import LogEndTracker
 from kafkalog.streaming.store.folders.deleted import live_partitions
 from kafkalog.streaming.store.open_set import check_no_broker_lived
 from kafkalog.streaming.store.policy import SetPolicy
@@ -293,13 +293,13 @@ class Mirror:
     def _facts(self) -> dict[str, TopicFacts]:
         """Look at the topics of the source."""
         parsed = self.reading()
-        ends = FollowedLogs.of(parsed, Subscription.of(parsed).selects).look()
+        ends = EndOffsets.of(parsed, Subscription.of(parsed).selects).look()
         topics = {key.topic for key in ends}
         return FactsOfLogs(parsed.paths, topics).look(ends)
 
     def _in_target(self) -> Mapping[TopicPartition, int]:
         paths = self._paths_of_target
-        return EndsWatch(paths).look().offsets if paths else {}
+        return LogEndTracker(paths).look().offsets if paths else {}
 
     @property
     def _paths_of_target(self) -> list[str]:
@@ -421,7 +421,7 @@ class Mirror:
         held: TargetState,
     ) -> None:
         """Refuse a topic that holds offsets of which nothing tells that they are a copy."""
-        watch = EndsWatch(self._paths_of_target, lambda key: key.topic in topics)
+        watch = LogEndTracker(self._paths_of_target, lambda key: key.topic in topics)
         for key in sorted(watch.look().offsets) if self._paths_of_target else ():
             start, end = watch.log_start(key), there[key]
             if end > start and held.end_of(key) is None:

@@ -21,7 +21,7 @@ from kafkalog.streaming.log.append.recovery import RebuiltSegment, rebuild_parti
 from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.store.folders.deleted import live_partitions
 from kafkalog.streaming.store.policy import WAIT_MS, SetPolicy
-from kafkalog.streaming.store.replicas.open_nodes import NodesSession
+from kafkalog.streaming.store.replicas.open_nodes import QuorumSession
 from kafkalog.streaming.store.session import Session
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def _rebuild_replicas(
     """Rebuild those of all replicas of a set of several nodes that are there."""
     _chosen(log_dirs, wanted)
     segments = []
-    with NodesSession(list(map(Path, log_dirs.paths)), policy, holder="kafkalog rebuild") as nodes:
+    with QuorumSession(list(map(Path, log_dirs.paths)), policy, holder="kafkalog rebuild") as nodes:
         log_set = nodes.open(takes_back=False)
         for replicas in log_set.replicas():
             for key, where in replicas.items():

@@ -23,7 +23,7 @@ from kafkalog.model import partition_counts, validate_topic_name
 from kafkalog.streaming.admin.topics import create
 from kafkalog.streaming.options.quantities import iso_time
 from kafkalog.streaming.sink.write_options import WriteOptions
-from kafkalog.streaming.store.ends.tracker import EndsWatch
+from kafkalog.streaming.store.ends.tracker import LogEndTracker
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -207,7 +207,7 @@ class _Log:
             OptionError: a topic that is there has fewer partitions.
         """
         known = [path for path in self.paths if Path(path).is_dir()]
-        there = partition_counts(EndsWatch(known).look().offsets if known else ())
+        there = partition_counts(LogEndTracker(known).look().offsets if known else ())
         wanted: dict[str, int] = {}
         for topic, count in self.replay.partition_counts().items():
             name = self.name or topic

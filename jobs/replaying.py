@@ -27,7 +27,7 @@ from kafkalog.jobs.copied_logs import SourceLogs
 from kafkalog.jobs.restore_plan import NO_END, Until
 from kafkalog.model import partition_counts
 from kafkalog.streaming.options.quantities import shown_time
-from kafkalog.streaming.source.end_offsets import FollowedLogs
+from kafkalog.streaming.source.end_offsets import EndOffsets
 from kafkalog.streaming.source.loss import LossPolicy
 from kafkalog.streaming.source.offsets import to_json
 from kafkalog.streaming.source.read_options import ReadOptions
@@ -193,7 +193,7 @@ class Replay:
                 self._check_ids(logs, checkpoint)
 
     @staticmethod
-    def _check_ids(logs: FollowedLogs, checkpoint: ReplayCheckpoint) -> None:
+    def _check_ids(logs: EndOffsets, checkpoint: ReplayCheckpoint) -> None:
         """Refuse topics that were deleted and recreated: the offsets are of other records."""
         now = {key.topic: known for key, known in logs.topic_ids().items() if known is not None}
         for topic, topic_id in now.items():
@@ -241,17 +241,17 @@ class Replay:
         return SourceLogs(self._parsed())
 
     @cached_property
-    def _logs(self) -> FollowedLogs:
+    def _logs(self) -> EndOffsets:
         parsed = self._parsed()
-        return FollowedLogs.of(parsed, Subscription.of(parsed).selects)
+        return EndOffsets.of(parsed, Subscription.of(parsed).selects)
 
-    def _start(self, logs: FollowedLogs, key: TopicPartition, end: int) -> int:
+    def _start(self, logs: EndOffsets, key: TopicPartition, end: int) -> int:
         if self.since.time_ms is not None:
             found = logs.offset_of_time(key, self.since.time_ms, end)
             return end if found is None else found
         return min(self.since.offsets.get(key, logs.log_start(key)), end)
 
-    def _ends(self, logs: FollowedLogs, reached: PartitionOffsets) -> dict[TopicPartition, int]:
+    def _ends(self, logs: EndOffsets, reached: PartitionOffsets) -> dict[TopicPartition, int]:
         """Look where the range ends now, of which so much was played."""
         ends = {}
         for key, end in logs.look(reached).items():
@@ -279,7 +279,7 @@ class _Pace:
         self._began = 0.0
 
     def due(
-        self, logs: FollowedLogs, at: PartitionOffsets, end: PartitionOffsets
+        self, logs: EndOffsets, at: PartitionOffsets, end: PartitionOffsets
     ) -> PartitionOffsets:
         """Return up to where records are due now; up to ``end`` at most."""
         speed = self._replay.speed
@@ -296,7 +296,7 @@ class _Pace:
 
 
 def _losses(
-    reached: PartitionOffsets, logs: FollowedLogs
+    reached: PartitionOffsets, logs: EndOffsets
 ) -> tuple[PartitionOffsets, PartitionOffsets]:
     """Return up to where partitions were played that are gone, and those that end below that.
 
@@ -311,7 +311,7 @@ def _losses(
     return gone, {key: at for key, at in short.items() if not logs.reaches(key, at)}
 
 
-def _offset_at(logs: FollowedLogs, key: TopicPartition, time_ms: int, end: int) -> int:
+def _offset_at(logs: EndOffsets, key: TopicPartition, time_ms: int, end: int) -> int:
     """Return the offset of a partition's first record of a time or a later one; else ``end``."""
     with logs.open(key) as log:
         found = log.offset_for_timestamp(time_ms, end_offset=end)

@@ -11,7 +11,7 @@ from kafkalog.streaming.coordinator.group_positions import ReplayRecord, group_p
 from kafkalog.streaming.coordinator.group_replay import read_group_positions
 from kafkalog.streaming.groups.position_topics import is_of_earlier_topic
 from kafkalog.streaming.sink.group_writer import GroupWriter
-from kafkalog.streaming.store.ends.tracker import EndsWatch
+from kafkalog.streaming.store.ends.tracker import LogEndTracker
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -93,7 +93,7 @@ def _archived(rows: DataFrame) -> Positions | None:
 
 def _there(paths: Sequence[str], topics: Collection[str]) -> Positions:
     """Read the positions in topics that log directories have, but for those of earlier topics."""
-    watch = EndsWatch(paths, lambda key: key.topic in topics)
+    watch = LogEndTracker(paths, lambda key: key.topic in topics)
     ends = watch.look().offsets
     ids, is_changed = watch.topic_ids(), watch.is_changed_id
     found: Positions = {}

@@ -146,7 +146,7 @@ def build_session(
     builder = SparkSession.builder.config(map=chosen)
     # The session itself is made here: its thread is where the JVM looks for the active one.
     session = uninterrupted(
-        lambda: SparkContext.getOrCreate(conf), builder.getOrCreate, take_back=_end
+        lambda: SparkContext.getOrCreate(conf), builder.getOrCreate, roll_back=_end
     )
     cancel_jobs_on_interrupt(session.sparkContext)
     if not _submitted():

@@ -25,7 +25,7 @@ from kafkalog.errors import KafkaLogError
 from kafkalog.streaming.admin.copied_bounds import Bounds
 from kafkalog.streaming.coordinator.cluster_metadata import read_cluster_topics
 from kafkalog.streaming.log.log_dir import LogDirs
-from kafkalog.streaming.store.ends.tracker import EndsWatch
+from kafkalog.streaming.store.ends.tracker import LogEndTracker
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -102,7 +102,7 @@ class FactsOfLogs:
         """Look at nothing yet."""
         self._log_dirs = LogDirs(paths)
         chosen = frozenset(topics)
-        self._watch = EndsWatch(self._log_dirs.paths, lambda key: key.topic in chosen)
+        self._watch = LogEndTracker(self._log_dirs.paths, lambda key: key.topic in chosen)
 
     def look(
         self, ends: Mapping[TopicPartition, int], known: Mapping[str, TopicFacts] | None = None

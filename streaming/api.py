@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from datetime import datetime
 
-    from kafkalog.streaming.commit.attached_records import Rider
+    from kafkalog.streaming.commit.attached_records import AttachedRecords
     from kafkalog.streaming.consumer.consumer import Consumer
     from kafkalog.streaming.lookup.latest import LatestSplit
     from kafkalog.streaming.lookup.lookup import AsOf
@@ -215,7 +215,7 @@ def _append(
     data: Rows,
     parsed: WriteOptions,
     identity: BatchIdentity,
-    ride: Callable[[], tuple[Condition, Sequence[Rider]]] | None = None,
+    ride: Callable[[], tuple[Condition, Sequence[AttachedRecords]]] | None = None,
 ) -> Outcome:
     plan = shielded_step(WritePlan.of)(parsed)
     writer = shielded_step(TaskWriter)(plan, identity)
@@ -233,13 +233,13 @@ def _commit(
     writer: TaskWriter,
     plan: WritePlan,
     identity: BatchIdentity,
-    ride: Callable[[], tuple[Condition, Sequence[Rider]]] | None,
+    ride: Callable[[], tuple[Condition, Sequence[AttachedRecords]]] | None,
 ) -> Outcome:
     staged = writer.finish()
     identity = with_digests(identity, [staged], plan.options.topic)
     kept = remembered(KeptAppenders)
     conditions: list[Condition] = []
-    riders: Sequence[Rider] = ()
+    riders: Sequence[AttachedRecords] = ()
     if ride is not None:
         condition, riders = ride()
         conditions.append(condition)
@@ -298,9 +298,9 @@ def read(
 def _plan(parsed: ReadOptions) -> Sequence[LogSplit | LatestSplit]:
     from kafkalog.streaming.lookup.latest import plan_latest  # noqa: PLC0415
     from kafkalog.streaming.source.batch_plan import plan_batch  # noqa: PLC0415
-    from kafkalog.streaming.source.loss import naming_way_out  # noqa: PLC0415
+    from kafkalog.streaming.source.loss import with_remedy  # noqa: PLC0415
 
-    with naming_way_out(parsed):
+    with with_remedy(parsed):
         return plan_latest(parsed) if parsed.shows_latest else plan_batch(parsed)
 
 

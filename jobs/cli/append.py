@@ -202,7 +202,7 @@ class _Done:
         from kafkalog.checkpoints.committed import load_committed  # noqa: PLC0415
         from kafkalog.streaming.commit.versions import last_version  # noqa: PLC0415
         from kafkalog.streaming.sink.write_options import WriteOptions  # noqa: PLC0415
-        from kafkalog.streaming.store.session import look_at, named  # noqa: PLC0415
+        from kafkalog.streaming.store.session import inspect_state, named  # noqa: PLC0415
 
         if self.transactional_id is None:
             return 0, 0
@@ -210,7 +210,7 @@ class _Done:
         if load_committed(folders).state is None:
             return 0, 0
         options = WriteOptions.parse({**self.options, "path": self.path, "topic": self.topic})
-        log_set = look_at(folders, options.policy)
+        log_set = inspect_state(folders, options.policy)
         known, rows = last_version(log_set, self.topic, self.transactional_id) or (0, 0)
         if rows is None or rows > known:
             raise BatchIdentityError(

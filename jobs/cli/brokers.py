@@ -12,7 +12,7 @@ from kafkalog.jobs.cli.output import end_with, one_line_errors, print_rows, tell
 from kafkalog.jobs.running import json_line, print_line
 
 if TYPE_CHECKING:
-    from kafkalog.streaming.admin.recovery import Upkeep
+    from kafkalog.streaming.admin.recovery import RecoveryReport
     from kafkalog.streaming.store.recovery.unsynced import LostOffsets
 
 __all__ = ["handover", "recover", "takeover"]
@@ -148,14 +148,14 @@ def takeover(
     _report(done, as_json=as_json, dry_run=dry_run)
 
 
-def _report(done: Upkeep, *, as_json: bool, dry_run: bool = False) -> None:
+def _report(done: RecoveryReport, *, as_json: bool, dry_run: bool = False) -> None:
     """Print what was found and done, and end with 1 if a person has to decide on something."""
     rows = _partition_rows(done)
     if as_json:
         report = {
             "dryRun": dry_run,
             "set": done.set_id,
-            "takenBack": done.taken_back,
+            "takenBack": done.rolled_back,
             "reset": done.reset,
             "aborted": done.aborted,
             "committed": done.committed,
@@ -169,7 +169,7 @@ def _report(done: Upkeep, *, as_json: bool, dry_run: bool = False) -> None:
     else:
         tell_dry_run(dry_run=dry_run)
         would = "would be " if dry_run else ""
-        for batch in done.taken_back:
+        for batch in done.rolled_back:
             print_line(f"{would}taken back: {batch}")
         for line in done.reset:
             print_line(f"{would}reset: {line}")
@@ -184,7 +184,7 @@ def _report(done: Upkeep, *, as_json: bool, dry_run: bool = False) -> None:
     end_with(done.problems, as_json=as_json)
 
 
-def _partition_rows(done: Upkeep) -> list[dict[str, Any]]:
+def _partition_rows(done: RecoveryReport) -> list[dict[str, Any]]:
     return [
         {
             "topic": each.topic_partition.topic,
@@ -204,7 +204,7 @@ def _offsets(lost: LostOffsets) -> dict[str, object]:
     return {"topic": topic, "partition": partition, "start": lost.start, "end": lost.end}
 
 
-def _print_lost(done: Upkeep) -> None:
+def _print_lost(done: RecoveryReport) -> None:
     """Say which offsets are gone, and what that means for writers and readers."""
     for each in done.lost:
         print_line(f"gone: {each.where.topic_partition} [{each.start}, {each.end})")

@@ -43,9 +43,9 @@ __all__ = ["elect", "reassign", "replica_row", "replicas"]
 def replicas(paths: Paths, topic: TopicName = None, as_json: Json = False) -> None:
     """Show the replicas of each partition of a set of several nodes; 1 if any is not in sync."""
     with one_line_errors():
-        from kafkalog.streaming.admin.nodes.replicas import look_at_replicas  # noqa: PLC0415
+        from kafkalog.streaming.admin.nodes.replicas import inspect_replicas  # noqa: PLC0415
 
-        found = look_at_replicas(paths, topic)
+        found = inspect_replicas(paths, topic)
     rows = [replica_row(each) for each in found.partitions]
     if not as_json:  # what is rare is a column where it is so
         rare = [n for n in ("adding", "removing", "missing") if not any(row[n] for row in rows)]
@@ -249,7 +249,7 @@ def _move(
 
         move_folders.check_places(paths, moves)
         if verify:
-            found = reassign.look_at_moves(paths, moves)
+            found = reassign.inspect_moves(paths, moves)
         elif cancel:
             found = reassign.cancel_moves(paths, dry_run=dry_run)
         else:

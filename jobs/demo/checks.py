@@ -10,7 +10,7 @@ from pyspark.sql import functions as sf
 from rich.table import Table
 
 from kafkalog.jobs.inspect.units import shown_size
-from kafkalog.streaming.source.end_offsets import FollowedLogs
+from kafkalog.streaming.source.end_offsets import EndOffsets
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -129,9 +129,9 @@ class PartitionReport:
         return self.end_offset - self.copied_to
 
 
-def topic_logs(log: str, topic: str) -> FollowedLogs:
+def topic_logs(log: str, topic: str) -> EndOffsets:
     """Follow the committed ends of a topic's partitions."""
-    return FollowedLogs(log.split(","), lambda partition: partition.topic == topic)
+    return EndOffsets(log.split(","), lambda partition: partition.topic == topic)
 
 
 def report_partitions(log: str, topic: str, copy: DataFrame) -> list[PartitionReport]:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from kafkalog.streaming.log.log_dir import PartitionDirectory
     from kafkalog.streaming.log.segment import LogSegment
     from kafkalog.streaming.store.ends.rule import OffsetGap
-    from kafkalog.streaming.store.ends.tracker import EndsWatch
+    from kafkalog.streaming.store.ends.tracker import LogEndTracker
 
 __all__ = [
     "Fault",
@@ -208,7 +208,9 @@ def dump_batches(
     yield from islice(rows, count)
 
 
-def _batches_of(watch: EndsWatch, key: TopicPartition, committed: int, start: int) -> Iterator[Row]:
+def _batches_of(
+    watch: LogEndTracker, key: TopicPartition, committed: int, start: int
+) -> Iterator[Row]:
     with watch.open(key) as log:
         end = max(committed, log.log_end_offset())
         first = max(start, log.log_start_offset)

@@ -14,7 +14,7 @@ from kafkalog.jobs.inspect.records import read_in_threads
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.options.declaring import warn_ignored
 from kafkalog.streaming.source.batch_plan import plan_batch
-from kafkalog.streaming.source.loss import naming_way_out
+from kafkalog.streaming.source.loss import with_remedy
 from kafkalog.streaming.source.read_options import ReadOptions
 from kafkalog.streaming.source.reading import read_split
 from kafkalog.streaming.source.schema import RowSchema
@@ -121,7 +121,7 @@ def read_batch_rows(
     parsed = ReadOptions.parse({**given, "view": "batches"})
     wanted = ReadOptions.parse({**given, "view": "records"})
     warn_ignored(parsed.ignored)
-    with naming_way_out(parsed):  # of records: batches would begin below the log start
+    with with_remedy(parsed):  # of records: batches would begin below the log start
         splits = plan_batch(wanted)
     firsts: dict[TopicPartition, LogSplit] = {}
     for split in splits:

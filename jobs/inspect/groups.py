@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from kafkalog.streaming.coordinator.group_replay import KnownGroup
     from kafkalog.streaming.groups.group_record import Member
     from kafkalog.streaming.source.offsets import PartitionOffsets
-    from kafkalog.streaming.store.ends.tracker import EndsWatch
+    from kafkalog.streaming.store.ends.tracker import LogEndTracker
 
 __all__ = ["list_groups"]
 
@@ -75,7 +75,7 @@ def list_groups(paths: Sequence[str], names: Sequence[str] = ()) -> list[Row]:
 
 
 def _groups(
-    watch: EndsWatch,
+    watch: LogEndTracker,
     ends: PartitionOffsets,
     there: Mapping[TopicPartition, object],
     *,
@@ -102,7 +102,7 @@ def _processes(folders: Sequence[Path], group: str) -> dict[str, int | None]:
 
 
 def _rows(
-    watch: EndsWatch,
+    watch: LogEndTracker,
     ends: PartitionOffsets,
     name: str,
     group: KnownGroup,
@@ -132,7 +132,9 @@ def _rows(
         yield {**first, **_NOTHING, **_NOBODY, "problem": None}
 
 
-def _offset(watch: EndsWatch, key: TopicPartition, position: CommittedOffset | None) -> int | None:
+def _offset(
+    watch: LogEndTracker, key: TopicPartition, position: CommittedOffset | None
+) -> int | None:
     """Return where a group stands; None where it begins at the log start of a recreated topic."""
     if position is None:
         return None

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from kafkalog.streaming.log.history import Divergence, LastBatch
     from kafkalog.streaming.log.partition_log import PartitionLog
     from kafkalog.streaming.log.read.slices import SegmentSlice
-    from kafkalog.streaming.store.ends.tracker import EndsWatch
+    from kafkalog.streaming.store.ends.tracker import LogEndTracker
 
 __all__ = ["LagMeter", "lag_of"]
 
@@ -150,7 +150,7 @@ class LagMeter:
 
 
 def lag_of(
-    watch: EndsWatch,
+    watch: LogEndTracker,
     key: TopicPartition,
     offset: int | None,
     end: int | None,
@@ -173,7 +173,7 @@ def lag_of(
 
 
 def _found(
-    watch: EndsWatch,
+    watch: LogEndTracker,
     key: TopicPartition,
     offset: int | None,
     end: int | None,
@@ -207,7 +207,7 @@ def _found(
 
 
 def _divergence(
-    watch: EndsWatch, key: TopicPartition, offset: int | None, batch: LastBatch | None
+    watch: LogEndTracker, key: TopicPartition, offset: int | None, batch: LastBatch | None
 ) -> Divergence | None:
     if offset is None or batch is None or not watch.reaches(key, offset):
         return None

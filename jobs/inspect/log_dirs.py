@@ -22,7 +22,7 @@ from kafkalog.streaming.log.log_dir import (
 )
 from kafkalog.streaming.log.segments import LogSegments
 from kafkalog.streaming.options.kinds import READABLE_PATHS
-from kafkalog.streaming.store.ends.tracker import EndsWatch
+from kafkalog.streaming.store.ends.tracker import LogEndTracker
 from kafkalog.streaming.store.folders.deleted import live_partitions
 
 if TYPE_CHECKING:
@@ -181,9 +181,9 @@ def _partition_meant(topic: str, names: Sequence[str]) -> str:
     return f". {topic} is a partition: --topic {key.topic} --partition {key.partition}"
 
 
-def ends_of(paths: Sequence[str], topic: str | None, partition: int | None = None) -> EndsWatch:
+def ends_of(paths: Sequence[str], topic: str | None, partition: int | None = None) -> LogEndTracker:
     """Make ready to look at the ends of all partitions, of one topic's, or of one partition."""
-    return EndsWatch(
+    return LogEndTracker(
         _places(paths),
         lambda key: topic in {None, key.topic} and partition in {None, key.partition},
     )

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from kafkalog.model import TopicPartition
     from kafkalog.streaming.log.log_dir import LogDirs
-    from kafkalog.streaming.store.ends.tracker import EndsWatch
+    from kafkalog.streaming.store.ends.tracker import LogEndTracker
 
 __all__ = ["say_missing", "tiered_rows", "unverified_rows"]
 
@@ -48,7 +48,7 @@ def say_missing(log_dirs: LogDirs, topic: str | None) -> Mapping[TopicPartition,
     return parts.partitions if parts.is_loss else {}
 
 
-def tiered_rows(watch: EndsWatch) -> Iterator[Row]:
+def tiered_rows(watch: LogEndTracker) -> Iterator[Row]:
     """Return a row for each partition of the last look of which a remote tier alone has offsets."""
     for key, start in tiered_logs(watch):
         yield {**key._asdict(), "segment": None, "problem": str(start)}

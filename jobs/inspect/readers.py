@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from kafkalog.streaming.coordinator.group_positions import CommittedOffset
     from kafkalog.streaming.log.history import LastBatch
     from kafkalog.streaming.source.offsets import PartitionOffsets
-    from kafkalog.streaming.store.ends.tracker import EndsWatch
+    from kafkalog.streaming.store.ends.tracker import LogEndTracker
 
 
 __all__ = ["GroupReaders", "Reader", "ReadersNamed", "read_checkpoint"]
@@ -161,7 +161,7 @@ class GroupReaders:
     def __init__(self) -> None:
         self._replayed: dict[TopicPartition, _Replayed] = {}
 
-    def look(self, watch: EndsWatch, ends: PartitionOffsets) -> list[Reader]:
+    def look(self, watch: LogEndTracker, ends: PartitionOffsets) -> list[Reader]:
         """Return the groups that have positions; ``ends`` is what ``watch`` has just found.
 
         Raises:
@@ -174,7 +174,7 @@ class GroupReaders:
         self._replayed = found
         return [reader for replayed in found.values() for reader in replayed.readers]
 
-    def _up_to(self, watch: EndsWatch, key: TopicPartition, end: int) -> _Replayed:
+    def _up_to(self, watch: LogEndTracker, key: TopicPartition, end: int) -> _Replayed:
         topic_id, start, _ = watch.standing(key)
         identity = topic_id, start
         known = self._replayed.pop(key, None)
@@ -199,7 +199,7 @@ class GroupReaders:
 
 
 def _reader(
-    watch: EndsWatch, name: str, committed: Mapping[TopicPartition, CommittedOffset]
+    watch: LogEndTracker, name: str, committed: Mapping[TopicPartition, CommittedOffset]
 ) -> Reader:
     """Return a group; of a topic that was recreated since it reads all from the log start."""
     ids, is_changed = watch.topic_ids(), watch.is_changed_id
@@ -226,7 +226,7 @@ class ReadersNamed:
     offsets: str | None = None
     _group_readers: GroupReaders = field(default_factory=GroupReaders, init=False, repr=False)
 
-    def look(self, watch: EndsWatch, ends: PartitionOffsets) -> list[Reader]:
+    def look(self, watch: LogEndTracker, ends: PartitionOffsets) -> list[Reader]:
         """Return the readers as they stand now; ``ends`` is what ``watch`` has just found.
 
         Raises:
@@ -259,7 +259,7 @@ class ReadersNamed:
             )
         return groups
 
-    def _of_groups(self, watch: EndsWatch, ends: PartitionOffsets) -> list[Reader]:
+    def _of_groups(self, watch: LogEndTracker, ends: PartitionOffsets) -> list[Reader]:
         known = {reader.name: reader for reader in self._group_readers.look(watch, ends)}
         for name in self.groups:
             if name not in known:

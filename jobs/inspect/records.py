@@ -22,7 +22,7 @@ from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.log.read.slice_reader import NarrowedDecoder
 from kafkalog.streaming.options.declaring import warn_ignored
 from kafkalog.streaming.source.batch_plan import plan_batch
-from kafkalog.streaming.source.loss import naming_way_out
+from kafkalog.streaming.source.loss import with_remedy
 from kafkalog.streaming.source.pruning import Selection, thin_split
 from kafkalog.streaming.source.read_options import ReadOptions
 from kafkalog.streaming.source.reading import read_split
@@ -233,7 +233,7 @@ class RecordReader:
 
     def splits(self) -> list[LogSplit]:
         """Plan what may hold records that are wanted, as of now."""
-        with naming_way_out(self.options):
+        with with_remedy(self.options):
             return plan_batch(self.options, self.wanted.selection)
 
     def new_splits(self) -> Iterator[LogSplit]:
@@ -299,7 +299,7 @@ def producers_of_transaction(path: str, transactional_id: str) -> frozenset[int]
     """
     options = ReadOptions.parse({"path": path, "subscribe": _TRANSACTIONS, "view": "transactions"})
     found: set[int] = set()
-    with naming_way_out(options):
+    with with_remedy(options):
         splits = plan_batch(options)
     for split in splits:
         for batch in read_split(split, options, None):

@@ -10,7 +10,7 @@ from kafkalog.checkpoints.committed import load_committed
 from kafkalog.checkpoints.voters import find_voters
 from kafkalog.jobs.inspect.log_dirs import ends_of, log_dirs_of, partitions_of
 from kafkalog.jobs.inspect.missing import say_missing
-from kafkalog.streaming.admin.nodes.replicas import look_at_replicas
+from kafkalog.streaming.admin.nodes.replicas import inspect_replicas
 from kafkalog.streaming.log.partition_log import PartitionLog
 from kafkalog.streaming.log.retention import Retention
 from kafkalog.streaming.store.ends.tracker import say_tiered
@@ -48,7 +48,7 @@ def _add_replicas(paths: Sequence[str], rows: dict[str, Row]) -> None:
         return
     for row in rows.values():
         row |= {"replicas": 0, "underReplicated": 0}
-    for each in look_at_replicas(paths).partitions:
+    for each in inspect_replicas(paths).partitions:
         row = rows.get(each.key.topic, {"replicas": 0, "underReplicated": 0})
         row["replicas"] = max(row["replicas"], len(each.replicas))
         row["underReplicated"] += each.is_under_replicated

@@ -18,7 +18,7 @@ from kafkalog.errors import KafkaLogError
 from kafkalog.jobs.inspect.records import read_in_threads
 from kafkalog.streaming.log.intervals import EVERYTHING, NOTHING, Intervals
 from kafkalog.streaming.source.batch_plan import plan_batch
-from kafkalog.streaming.source.loss import naming_way_out
+from kafkalog.streaming.source.loss import with_remedy
 from kafkalog.streaming.source.pruning import Selection, thin_split
 from kafkalog.streaming.source.reading import read_split
 from kafkalog.streaming.source.schema import RowSchema
@@ -199,7 +199,7 @@ class LogTable(ds.Dataset):  # type: ignore[misc]  # pyarrow has no types
             return read_split(thin_split(split, selection.timestamps), self._options, rows)
 
         try:
-            with naming_way_out(self._options):
+            with with_remedy(self._options):
                 splits = plan_batch(self._options, selection)
             for batch in read_in_threads(splits, read):
                 self._scans.rows += batch.num_rows

@@ -49,7 +49,7 @@ from kafkalog.model import TopicPartition, partition_directory_name
 from kafkalog.streaming.admin.folder_copy import FolderCopy
 from kafkalog.streaming.log.files import parse_partition_directory
 from kafkalog.streaming.log.log_dir import partitions_by_node
-from kafkalog.streaming.store.ends.tracker import EndsWatch, say_tiered
+from kafkalog.streaming.store.ends.tracker import LogEndTracker, say_tiered
 from kafkalog.streaming.store.guard import SALVAGE_NOTE, let_brokers_in
 from kafkalog.streaming.store.locks import check_no_broker
 from kafkalog.streaming.store.policy import WAIT_MS, SetPolicy
@@ -70,7 +70,7 @@ if TYPE_CHECKING:
     from kafkalog.streaming.store.log_set import LogSet
 
 
-__all__ = ["Backup", "DirectoryBackup", "NodesCopy", "back_up"]
+__all__ = ["Backup", "DirectoryBackup", "ReplicatedSetCopy", "back_up"]
 
 
 # ----------------------------------------------------------------------------------------------
@@ -88,7 +88,7 @@ _CHECKPOINTS: Final = (CLEANER_OFFSET, LOG_START_OFFSET, RECOVERY_POINT, HIGH_WA
 """In the order in which they are written."""
 
 
-class NodesCopy:
+class ReplicatedSetCopy:
     """The copy of the nodes' log directories ``sources`` in the folder ``target``.
 
     ``copies`` are its parts, each from one log directory.
@@ -298,7 +298,7 @@ def back_up(paths: Sequence[str], target: str, *, wait_ms: int = WAIT_MS) -> Bac
     for copy, contents in zip(copies, files, strict=True):
         _finish(copy, contents)
     with suppress(KafkaLogError, OSError):  # what cannot be read is copied too
-        say_tiered(EndsWatch(sources))
+        say_tiered(LogEndTracker(sources))
     done = (
         DirectoryBackup(each.source, each.target, each.partitions, each.bytes) for each in copies
     )
@@ -309,7 +309,7 @@ def _back_up_nodes(sources: Sequence[Path], target: str, policy: SetPolicy) -> B
     with opened_set(sources, policy, holder=_HOLDER, knows_nodes=True):
         pass  # else nothing is made
     (root,) = _targets(sources, target, is_one=True)
-    copy = NodesCopy(sources, root, policy)
+    copy = ReplicatedSetCopy(sources, root, policy)
     for _ in range(_PASSES):
         before = copy.copied_bytes
         copy.bring_up_to_date()

@@ -29,7 +29,7 @@ from kafkalog.errors import LogDirectoryError, UnknownTopicOrPartitionError
 from kafkalog.files.deferred_signals import check_interrupt, shielded
 from kafkalog.files.system import system
 from kafkalog.model import many
-from kafkalog.streaming.admin.old_segments import KnownLog, opened_logs
+from kafkalog.streaming.admin.old_segments import ManagedLog, opened_logs
 from kafkalog.streaming.commit.states import all_durable
 from kafkalog.streaming.commit.unsynced import make_left_durable
 from kafkalog.streaming.log.compaction.cleanable import find_cleanable
@@ -45,7 +45,7 @@ from kafkalog.streaming.store.cleaner_lock import CleanerLock
 from kafkalog.streaming.store.ends.broker_marks import BrokerMarks
 from kafkalog.streaming.store.policy import WAIT_MS
 from kafkalog.streaming.store.replicas.copying import copy_cleaner_offset
-from kafkalog.streaming.store.replicas.quorum import SeveralNodes
+from kafkalog.streaming.store.replicas.quorum import Quorum
 from kafkalog.streaming.store.replicas.rewriting import distrust, end_rewriting, marked
 
 if TYPE_CHECKING:
@@ -65,9 +65,9 @@ __all__ = [
     "CleanedPartition",
     "CleaningTask",
     "clean_partition",
+    "inspect_state",
     "is_due",
     "keyless_text",
-    "look_at",
     "replacing_on_all",
 ]
 
@@ -81,7 +81,7 @@ __all__ = [
 
 @contextmanager
 def replacing_on_all(
-    log_set: LogSet, log: KnownLog, span: tuple[int, int] | None
+    log_set: LogSet, log: ManagedLog, span: tuple[int, int] | None
 ) -> Iterator[None]:
     """Replace segments of the leader's log inside ``with``; its end does so on all in sync.
 
@@ -95,7 +95,7 @@ def replacing_on_all(
         KafkaLogError, OSError: it is not done on all. The next session does the rest.
     """
     nodes = log_set.node
-    if not isinstance(nodes, SeveralNodes):
+    if not isinstance(nodes, Quorum):
         yield
         return
     leader = log.topic.replicas[log.number].leader
@@ -114,7 +114,7 @@ def replacing_on_all(
         log_set.publish(log_set.state.following())
 
 
-def _distrust_lagging(log: KnownLog, nodes: SeveralNodes) -> None:
+def _distrust_lagging(log: ManagedLog, nodes: Quorum) -> None:
     """Let those replicas be compared anew that are there, and not in sync."""
     each = log.topic.replicas[log.number]
     for node in each.replicas:
@@ -123,13 +123,13 @@ def _distrust_lagging(log: KnownLog, nodes: SeveralNodes) -> None:
                 distrust(nodes.by_node[node].values(), log.where.topic_partition)
 
 
-def _note_clean(log_set: LogSet, log: KnownLog, nodes: SeveralNodes) -> None:
+def _note_clean(log_set: LogSet, log: ManagedLog, nodes: Quorum) -> None:
     key = log.where.topic_partition
     replicas = log_set.state.topics[log.key].replicas[log.number]
     for node, folders in partitions_by_node(nodes.nodes()).items():
         found = folders.get(key)
         if node in replicas.isr and found is not None and found.path != log.where.path:
-            with nodes.working_at(found.log_dir):
+            with nodes.isolated_at(found.log_dir):
                 copy_cleaner_offset(log.where.path, found.path, key)
 
 
@@ -178,7 +178,7 @@ class CleanedPartition:
     keyless: int = 0
 
     @classmethod
-    def of(cls, log: KnownLog, cleanable: Cleanable | None) -> Self:
+    def of(cls, log: ManagedLog, cleanable: Cleanable | None) -> Self:
         """Begin with a partition of which nothing was cleaned yet."""
         key, path = log.where.topic_partition, log.where.path
         if cleanable is None:
@@ -207,7 +207,7 @@ def keyless_text(done: CleanedPartition) -> str:
     )
 
 
-def look_at(log: KnownLog, settings: Mapping[str, str], now_ms: int) -> Cleanable | None:
+def inspect_state(log: ManagedLog, settings: Mapping[str, str], now_ms: int) -> Cleanable | None:
     """Look how far a log is clean, and how far it can be cleaned; no lock is needed.
 
     Raises:
@@ -292,17 +292,17 @@ class _Cleaning:
             if cleaned.is_complete or not self._task.forces:
                 return done
 
-    def _round(self) -> tuple[KnownLog, CleanedPartition, CleanedLog | None]:
+    def _round(self) -> tuple[ManagedLog, CleanedPartition, CleanedLog | None]:
         """Look, and clean what is due; nothing is in place yet."""
         log = self._begin()
         now_ms = system.time_ns() // 1_000_000
-        cleanable = look_at(log, self._task.settings, now_ms)
+        cleanable = inspect_state(log, self._task.settings, now_ms)
         found = CleanedPartition.of(log, cleanable)
         if not is_due(cleanable, self._config, forces=self._task.forces):
             return log, found, None
         return log, found, self._clean(log, cleanable, now_ms)
 
-    def _clean(self, log: KnownLog, cleanable: Cleanable, now_ms: int) -> CleanedLog:
+    def _clean(self, log: ManagedLog, cleanable: Cleanable, now_ms: int) -> CleanedLog:
         if log.number in log.topic.durable_ends:
             self._make_durable()
         folder, end = log.where.path, log.bounds.high_watermark
@@ -331,10 +331,10 @@ class _Cleaning:
             knows_nodes=True,
         )
 
-    def _known(self, log_set: LogSet) -> KnownLog:
+    def _known(self, log_set: LogSet) -> ManagedLog:
         """Find the partition, and end what a killed swap has left."""
         where = log_set.partitions().get(self._task.topic_partition)
-        log = None if where is None else KnownLog.of(log_set.state, where, BrokerMarks())
+        log = None if where is None else ManagedLog.of(log_set.state, where, BrokerMarks())
         if log is None or log.key != self._task.key:
             raise _gone(self._task)
         if log_set.state.is_replicated and log.where.path != self._where.path:
@@ -342,7 +342,7 @@ class _Cleaning:
         return log
 
     @shielded
-    def _begin(self) -> KnownLog:
+    def _begin(self) -> ManagedLog:
         with self._open() as log_set:
             log = self._known(log_set)
             log.check_end()
@@ -356,7 +356,7 @@ class _Cleaning:
             left = make_left_durable(log_set, lambda *each: each == (log.key, log.number))
             log_set.publish(all_durable(log_set.state, left).following())
 
-    def _swap_in(self, log: KnownLog, cleaned: CleanedLog) -> tuple[int, int]:
+    def _swap_in(self, log: ManagedLog, cleaned: CleanedLog) -> tuple[int, int]:
         """Put all groups in place; return how many segments were replaced, and by how many."""
         groups = cleaned.groups
         counts = [0, 0]
@@ -368,7 +368,11 @@ class _Cleaning:
 
     @shielded
     def _swap_some(
-        self, log: KnownLog, groups: Sequence[CleanedGroup], counts: list[int], clean_to: int | None
+        self,
+        log: ManagedLog,
+        groups: Sequence[CleanedGroup],
+        counts: list[int],
+        clean_to: int | None,
     ) -> None:
         with self._open() as log_set:
             now = self._known(log_set)
@@ -386,7 +390,7 @@ class _Cleaning:
                 if clean_to is not None:
                     self._note(log, clean_to)
 
-    def _note(self, log: KnownLog, clean_to: int) -> None:
+    def _note(self, log: ManagedLog, clean_to: int) -> None:
         where = log.where
         known = read_offset_checkpoint(where.log_dir, CLEANER_OFFSET)
         if known.get(where.topic_partition) != clean_to:
@@ -394,7 +398,7 @@ class _Cleaning:
             write_offset_checkpoint(where.log_dir, CLEANER_OFFSET, offsets)
 
 
-def _span(log: KnownLog, groups: Sequence[CleanedGroup]) -> tuple[int, int] | None:
+def _span(log: ManagedLog, groups: Sequence[CleanedGroup]) -> tuple[int, int] | None:
     """Return the offsets between which segments are replaced; None where there are none."""
     if not groups:
         return None
@@ -403,7 +407,7 @@ def _span(log: KnownLog, groups: Sequence[CleanedGroup]) -> tuple[int, int] | No
     return groups[0].sources[0].base_offset, min(after, default=log.state.log_end)
 
 
-def _is_there(log: KnownLog, sources: Sequence[SourceSegment]) -> bool:
+def _is_there(log: ManagedLog, sources: Sequence[SourceSegment]) -> bool:
     """See that segments are what they were when they were cleaned; tell if retention took some.
 
     Raises:

@@ -23,8 +23,8 @@ from kafkalog.streaming.admin.cleaning import (
     CleanedPartition,
     CleaningTask,
     clean_partition,
+    inspect_state,
     is_due,
-    look_at,
 )
 from kafkalog.streaming.admin.old_segments import logs_of_ours, opened_logs
 from kafkalog.streaming.admin.retention import Deleted, retain_set
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from kafkalog.model import TopicPartition
-    from kafkalog.streaming.admin.old_segments import KnownLog
+    from kafkalog.streaming.admin.old_segments import ManagedLog
     from kafkalog.streaming.store.log_set import LogSet
 
 __all__ = ["Compacted", "Due", "Plan", "Wanted", "compact", "plan_compaction"]
@@ -176,7 +176,7 @@ def plan_compaction(
     now_ms = system.time_ns() // 1_000_000
     for log, settings in logs:
         try:
-            cleanable = look_at(log, settings, now_ms)
+            cleanable = inspect_state(log, settings, now_ms)
         except (KafkaLogError, OSError) as error:
             plan.problems.append(said_of_file(error))
             continue
@@ -205,14 +205,14 @@ def plan_compaction(
 @shielded
 def _logs(
     paths: Sequence[str], wanted: Wanted, plan: Plan, *, dry_run: bool
-) -> list[tuple[KnownLog, dict[str, str]]]:
+) -> list[tuple[ManagedLog, dict[str, str]]]:
     """Return the logs of topics that are compacted, with their settings; end what was cut off."""
     logs = []
     with _opened(paths, wanted, dry_run=dry_run) as log_set:
         plan.set_id, plan.removed = log_set.state.set_id, log_set.removed
         _check_known(log_set, wanted)
         for folder in () if dry_run else log_set.directories:
-            with log_set.node.working_at(folder):
+            with log_set.node.isolated_at(folder):
                 remove_orphans(folder)
         for log in logs_of_ours(
             *(log_set, wanted.concerns, plan.left_alone, plan.problems),
@@ -235,7 +235,7 @@ def _logs(
     return logs
 
 
-def _settings(wanted: Wanted, log: KnownLog) -> dict[str, str]:
+def _settings(wanted: Wanted, log: ManagedLog) -> dict[str, str]:
     """Return the settings that count; the topic of groups has its own, whatever else is given."""
     given = {} if log.topic.name == OFFSETS_TOPIC else wanted.config
     return {**given, **log.topic.settings}

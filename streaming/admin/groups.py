@@ -16,7 +16,7 @@ from kafkalog.files.regular import read_regular
 from kafkalog.files.system import system
 from kafkalog.model import OFFSETS_TOPIC, many
 from kafkalog.streaming.admin.old_segments import opened_logs
-from kafkalog.streaming.commit.attached_records import Rider
+from kafkalog.streaming.commit.attached_records import AttachedRecords
 from kafkalog.streaming.commit.commit_plan import CommitPlan
 from kafkalog.streaming.commit.committer import Committer
 from kafkalog.streaming.coordinator.group_metadata import encode_group_key, encode_group_metadata
@@ -129,7 +129,7 @@ def forget_positions(log_set: LogSet, topic: str) -> None:
 
 def records_of_groups(
     log_set: LogSet, records_of: Callable[[str, KnownGroup], Records], now_ms: int
-) -> list[Rider]:
+) -> list[AttachedRecords]:
     """Ask for each group that we keep in the set what is to be written of it.
 
     Raises:
@@ -146,7 +146,7 @@ def records_of_groups(
             groups = read_groups(log, end)
         for name, group in groups.items():
             riders.append(
-                Rider(
+                AttachedRecords(
                     topic=OFFSETS_TOPIC,
                     partition_of=functools.partial(partition_for_group, name),
                     records=records_of(name, group),
@@ -157,7 +157,7 @@ def records_of_groups(
     return [each for each in riders if each.records]
 
 
-def commit_of_groups(log_set: LogSet, riders: list[Rider], now_ms: int) -> None:
+def commit_of_groups(log_set: LogSet, riders: list[AttachedRecords], now_ms: int) -> None:
     """Write records of groups by one commit, if there are any. REQUIRES: the locks are held.
 
     Raises:
@@ -232,7 +232,7 @@ def expire_positions(
         look = _Look(now_ms, retention_ms, _read(note))
         commit_of_groups(log_set, records_of_groups(log_set, look.expired, now_ms), now_ms)
         if look.waiting != look.seen:
-            with log_set.node.working_at(note.parent):
+            with log_set.node.isolated_at(note.parent):
                 write_atomically(note, json.dumps(look.waiting).encode())
     return look.said
 

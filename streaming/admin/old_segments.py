@@ -34,10 +34,10 @@ from kafkalog.streaming.log.segments import LogSegments
 from kafkalog.streaming.log.swap import finish_swap, retire_below
 from kafkalog.streaming.options.topic_settings import REMOTE_STORAGE, LogConfig, is_remote
 from kafkalog.streaming.store.ends.broker_marks import BrokerMarks
-from kafkalog.streaming.store.ends.rule import Said, said_start
+from kafkalog.streaming.store.ends.rule import RecordedOffsets, said_start
 from kafkalog.streaming.store.folders.ownership import check_no_link
 from kafkalog.streaming.store.policy import BY_FLAG, SetPolicy
-from kafkalog.streaming.store.recovery.unsynced_tail import refuse_os_loss
+from kafkalog.streaming.store.recovery.unsynced_tail import refuse_lost_tail
 from kafkalog.streaming.store.session import check_written, existing, opened_set
 from kafkalog.streaming.store.stale_entries import check_log_start
 
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from kafkalog.streaming.store.log_set import LogSet
 
 __all__ = [
-    "KnownLog",
+    "ManagedLog",
     "OldSegment",
     "logs_of_ours",
     "opened_after_broker",
@@ -103,7 +103,7 @@ class _End(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class KnownLog:
+class ManagedLog:
     """The log of a partition that the commit state knows, under ``key``."""
 
     where: PartitionDirectory
@@ -121,7 +121,7 @@ class KnownLog:
         marks: BrokerMarks,
         *,
         ends_swap: bool = True,
-    ) -> KnownLog | None:
+    ) -> ManagedLog | None:
         """Look at a partition's folder; None of one that the state does not know.
 
         REQUIRES: the locks are held, unless it is only a look. Otherwise a compaction that was cut
@@ -143,7 +143,9 @@ class KnownLog:
         bases = [segment.base_offset for segment in listed]
         checkpointed = marks.log_start(where)
         check_log_start(where, checkpointed, known.log_end)
-        start = said_start(Said(log_start=checkpointed, kept_start=known.log_start), known.log_end)
+        start = said_start(
+            RecordedOffsets(log_start=checkpointed, kept_start=known.log_start), known.log_end
+        )
         segments = [OldSegment(segment) for segment in listed[:-1]]
         segments += [OldSegment(segment, log_end=known.log_end) for segment in listed[-1:]]
         bounds = LogBounds(max([start, *bases[:1]]), known.high_watermark, known.log_end)
@@ -248,7 +250,7 @@ class KnownLog:
             return self.state.log_end
         return self.segments[gone.segments].base_offset
 
-    def shared(self, other: KnownLog, gone: Expired) -> int:
+    def shared(self, other: ManagedLog, gone: Expired) -> int:
         """Return how many segments of another replica go where ``gone`` has expired of this one.
 
         A segment goes that ends by the first one that is left; the active one only if both roll.
@@ -273,11 +275,11 @@ def logs_of_ours(
     *,
     ends_swaps: bool,
     internal: Collection[str] = (),
-) -> Iterator[KnownLog]:
+) -> Iterator[ManagedLog]:
     """Yield the logs of topics that are ours to shorten or to compact.
 
     ``left_alone`` gets why the others are not, by topic, and ``problems`` what a person has to
-    decide on. For ``ends_swaps`` see :meth:`KnownLog.of`. Of Kafka's own topics only those count
+    decide on. For ``ends_swaps`` see :meth:`ManagedLog.of`. Of Kafka's own topics only those count
     that are named as ``internal``.
     """
     marks = BrokerMarks()
@@ -289,7 +291,7 @@ def logs_of_ours(
             left_alone[key.topic] = "a topic of Kafka's own"
             continue
         try:
-            log = KnownLog.of(log_set.state, where, marks, ends_swap=ends_swaps)
+            log = ManagedLog.of(log_set.state, where, marks, ends_swap=ends_swaps)
         except (KafkaLogError, OSError) as error:
             problems.append(str(error))
             continue
@@ -364,7 +366,7 @@ def opened_after_broker(
         refuse_broker_directory(folder)
 
     def look(log_set: LogSet) -> None:
-        refuse_os_loss(log_set, mends=not dry_run)
+        refuse_lost_tail(log_set, mends=not dry_run)
 
     return opened_set(
         directories,

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kafkalog.checkpoints.broker import read_topic_id
 from kafkalog.streaming.admin.broker.open_transactions import EndedTransactions
-from kafkalog.streaming.commit.tail_recovery import ForeignLog, telling_a_way_out
+from kafkalog.streaming.commit.tail_recovery import TailRecovery, telling_a_way_out
 from kafkalog.streaming.log.append.recovery import cut_segment, wrong_indexes
 from kafkalog.streaming.log.files import LOG, OFFSET_INDEX, TIME_INDEX, file_name
 from kafkalog.streaming.log.segments import list_base_offsets
 from kafkalog.streaming.store.file_systems import is_shared
-from kafkalog.streaming.store.recovery.rollback import look_at_unfinished
+from kafkalog.streaming.store.recovery.rollback import verify_unfinished
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -59,7 +59,7 @@ class Preview:
         self._takes_over = takes_over
         self._ends = ends
         self.ended = EndedTransactions()
-        touched = look_at_unfinished(log_set)
+        touched = verify_unfinished(log_set)
         self._touched: Mapping[TopicPartition, IntendedPartition] = {
             each.topic_partition: each for each in touched
         }
@@ -80,7 +80,7 @@ class Preview:
         if touched is not None:
             return Expected(touched.start_offset, _corrected_after(touched, found.path, config))
         topic_id = read_topic_id(found.path)
-        log = ForeignLog(
+        log = TailRecovery(
             folder=found.path,
             key=key,
             config=config,

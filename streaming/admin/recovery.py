@@ -29,7 +29,7 @@ from kafkalog.files.system import system
 from kafkalog.model import INTERNAL_TOPICS, OFFSETS_TOPIC
 from kafkalog.streaming.admin.nodes.node_recovery import bring_nodes_in_order
 from kafkalog.streaming.admin.preview import Preview
-from kafkalog.streaming.commit.tail_recovery import ForeignLog, telling_a_way_out
+from kafkalog.streaming.commit.tail_recovery import TailRecovery, telling_a_way_out
 from kafkalog.streaming.log.append.recovery import correct_indexes
 from kafkalog.streaming.log.partition_log import PartitionLog
 from kafkalog.streaming.log.read.walk import walk_batches
@@ -53,7 +53,7 @@ from kafkalog.streaming.store.recovery.partition_states import (
 )
 from kafkalog.streaming.store.recovery.unsynced import advice
 from kafkalog.streaming.store.recovery.unsynced_tail import accept_os_loss as do_without
-from kafkalog.streaming.store.recovery.unsynced_tail import find_os_loss, refuse_os_loss
+from kafkalog.streaming.store.recovery.unsynced_tail import find_lost_tails, refuse_lost_tail
 from kafkalog.streaming.store.session import check_written, existing, opened_set
 from kafkalog.streaming.store.stale_entries import check_log_start, forget_log_start
 from kafkalog.streaming.store.topics import differing_ids
@@ -69,16 +69,16 @@ if TYPE_CHECKING:
     from kafkalog.streaming.store.recovery.unsynced import LostOffsets
     from kafkalog.streaming.store.session import Condition
 
-__all__ = ["Upkeep", "look_again", "put_in_order", "recover", "report_lost"]
+__all__ = ["RecoveryReport", "look_again", "put_in_order", "recover", "report_lost"]
 
 _LOGGER: Final = logging.getLogger("kafkalog.sink")
 
 
 @dataclass(slots=True)
-class Upkeep:
+class RecoveryReport:
     """What was found and done.
 
-    ``taken_back`` names the unfinished commits that were undone; ``problems`` are what a person has
+    ``rolled_back`` names the unfinished commits that were undone; ``problems`` are what a person has
     to decide on: the logs they name were left alone. ``skipped`` are a broker's own topics, which
     it recovers itself. ``reset`` says which log starts were taken out of their checkpoint,
     ``aborted`` and ``committed`` how open transactions were ended, ``written`` what was noted
@@ -88,7 +88,7 @@ class Upkeep:
     """
 
     set_id: str = ""
-    taken_back: list[str] = field(default_factory=list)
+    rolled_back: list[str] = field(default_factory=list)
     partitions: list[PartitionEnd] = field(default_factory=list)
     positions: list[PartitionEnd] = field(default_factory=list)
     skipped: list[PartitionDirectory] = field(default_factory=list)
@@ -109,11 +109,11 @@ class Upkeep:
         def look(log_set: LogSet) -> None:
             self.set_id = log_set.state.set_id
             unfinished = [each for each in log_set.unfinished() if each.partitions]
-            self.taken_back = [f"batch {each.batch_id} of {each.writer}" for each in unfinished]
+            self.rolled_back = [f"batch {each.batch_id} of {each.writer}" for each in unfinished]
             if not accepts_os_loss:
-                refuse_os_loss(log_set, mends=mends)
+                refuse_lost_tail(log_set, mends=mends)
                 return
-            self.lost = do_without(log_set) if mends else find_os_loss(log_set)
+            self.lost = do_without(log_set) if mends else find_lost_tails(log_set)
             writers = log_set.state.writers.items()
             self.writers = sorted(f"{name}, batch {last.batch_id}" for name, last in writers)
 
@@ -128,7 +128,7 @@ def recover(
     accept_os_loss: bool = False,
     dry_run: bool = False,
     wait_ms: int = WAIT_MS,
-) -> Upkeep:
+) -> RecoveryReport:
     """Do what the next writer would do first, so that a broker may start or a copy be made.
 
     With ``reset_log_start`` log starts that lie above the ends of their logs are forgotten: they
@@ -146,13 +146,13 @@ def recover(
     directories = existing(paths)
     check_written(directories)
     policy = SetPolicy.of_upkeep(wait_ms)
-    begun = Upkeep()
+    begun = RecoveryReport()
     look = begun.look(accepts_os_loss=accept_os_loss, mends=not dry_run)
     before = find_voters(directories)
     opened = partial(opened_set, directories, policy, look, holder="kafkalog recover")
     with opened(dry_run=dry_run, knows_nodes=True, copies_all=True) as log_set:
         preview = Preview(log_set) if dry_run else None
-        nodes = Upkeep()
+        nodes = RecoveryReport()
         if before is not None:  # first: who leads may be damaged
             bring_nodes_in_order(log_set, before, nodes, dry_run=dry_run)
         done = put_in_order(log_set, begun, resets_log_start=reset_log_start, preview=preview)
@@ -164,28 +164,28 @@ def recover(
 
 def put_in_order(
     log_set: LogSet,
-    begun: Upkeep,
+    begun: RecoveryReport,
     *,
     takes_over: bool = False,
     takes_positions: bool = False,
     resets_log_start: bool = False,
     preview: Preview | None = None,
     open_advice: Mapping[TopicPartition, str] | None = None,
-) -> Upkeep:
+) -> RecoveryReport:
     """Look at the end of each log, and mend it; ``begun`` is what was done before.
 
     REQUIRES: the locks are held and unfinished commits taken back; or there is a ``preview``, with
     which nothing is changed.
 
     ``takes_over``: the logs are the truth as they are, see
-    :class:`~kafkalog.streaming.commit.tail_recovery.ForeignLog`. With ``takes_positions`` so are
+    :class:`~kafkalog.streaming.commit.tail_recovery.TailRecovery`. With ``takes_positions`` so are
     those of a broker's ``__consumer_offsets``. ``open_advice`` is what to do about transactions
     that stay open, by partition.
     """
-    done = Upkeep(begun.set_id, begun.taken_back, lost=begun.lost, writers=begun.writers)
+    done = RecoveryReport(begun.set_id, begun.rolled_back, lost=begun.lost, writers=begun.writers)
     done.problems += filter(None, map(unfinished_salvage, log_set.directories))
     _restore_ids(log_set, done, takes_over=takes_over, changes=preview is None)
-    order = _Order(
+    order = _PartitionRecovery(
         *(log_set, done, preview, open_advice or {}),
         takes_over=takes_over,
         takes_positions=takes_positions,
@@ -203,7 +203,7 @@ def put_in_order(
     return done
 
 
-def _restore_ids(log_set: LogSet, done: Upkeep, *, takes_over: bool, changes: bool) -> None:
+def _restore_ids(log_set: LogSet, done: RecoveryReport, *, takes_over: bool, changes: bool) -> None:
     """Give folders the topic id again that they have lost, where what is known leaves no doubt.
 
     A log that ends below what is committed under that id is another one, and gets none.
@@ -228,7 +228,7 @@ def _restore_ids(log_set: LogSet, done: Upkeep, *, takes_over: bool, changes: bo
             fsync_directory(found.path)
 
 
-def look_again(log_set: LogSet, done: Upkeep) -> Upkeep:
+def look_again(log_set: LogSet, done: RecoveryReport) -> RecoveryReport:
     """Do :func:`put_in_order` once more; what was mended before is not forgotten."""
     mended = {each.where.path: each.corrected for each in done.partitions}
     again = put_in_order(log_set, done)
@@ -239,7 +239,7 @@ def look_again(log_set: LogSet, done: Upkeep) -> Upkeep:
     return again
 
 
-def _leave_out_mixed_topics(log_set: LogSet, done: Upkeep) -> None:
+def _leave_out_mixed_topics(log_set: LogSet, done: RecoveryReport) -> None:
     """Leave alone topics whose partitions have several ids: which of them is the topic's?
 
     A handover that was cut off may have left two, and our state knows both.
@@ -254,13 +254,13 @@ def _leave_out_mixed_topics(log_set: LogSet, done: Upkeep) -> None:
             done.partitions = [each for each in done.partitions if each not in parts]
 
 
-class _Order:
+class _PartitionRecovery:
     """Puts one partition after the other in order, and notes it in ``done``."""
 
     def __init__(
         self,
         log_set: LogSet,
-        done: Upkeep,
+        done: RecoveryReport,
         preview: Preview | None,
         open_advice: Mapping[TopicPartition, str],
         *,
@@ -364,7 +364,7 @@ class _Order:
         state = self._log_set.state
         known = state.topic(key.topic, topic_id)
         config = LogConfig.of_topic(known.settings if known else {})
-        foreign = ForeignLog(
+        foreign = TailRecovery(
             folder=found.path,
             key=key,
             config=config,
@@ -418,7 +418,7 @@ def _is_partition(log_set: LogSet, found: PartitionDirectory) -> bool:
     return known is not None or bool(list_base_offsets(found.path))
 
 
-def report_lost(log_set: LogSet, done: Upkeep) -> None:
+def report_lost(log_set: LogSet, done: RecoveryReport) -> None:
     """Add to the problems which partitions are committed and not there, or have lost their id."""
     state = log_set.state
     for each in done.partitions:

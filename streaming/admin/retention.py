@@ -17,10 +17,10 @@ from kafkalog.errors import (
 )
 from kafkalog.files.deferred_signals import shielded, shielded_rest
 from kafkalog.files.system import FULL, remembered, said_of_file, system
-from kafkalog.files.timeouts import outlast
+from kafkalog.files.timeouts import run_with_timeout
 from kafkalog.model import INTERNAL_TOPICS, TopicPartition, many, said_there
 from kafkalog.streaming.admin.old_segments import (
-    KnownLog,
+    ManagedLog,
     logs_of_ours,
     opened_logs,
     refuse_broker_directory,
@@ -34,7 +34,7 @@ from kafkalog.streaming.store.ends.broker_marks import BrokerMarks
 from kafkalog.streaming.store.expired_segments import Rounds
 from kafkalog.streaming.store.log_starts import LogStarts, end_move, move_log_starts
 from kafkalog.streaming.store.policy import WAIT_MS
-from kafkalog.streaming.store.recovery.unsynced_tail import refuse_os_loss
+from kafkalog.streaming.store.recovery.unsynced_tail import refuse_lost_tail
 from kafkalog.streaming.store.session import opened_set
 from kafkalog.streaming.store.topics import check_known
 
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 __all__ = [
     "HIGH_WATERMARK_OFFSET",
     "Deleted",
-    "Gone",
+    "ExpiredSegments",
     "Shortened",
     "delete_records",
     "retain",
@@ -71,10 +71,10 @@ __all__ = [
 # even so keeps its active segment until the next time.
 
 
-class Gone(NamedTuple):
+class ExpiredSegments(NamedTuple):
     """What has expired of a log."""
 
-    log: KnownLog
+    log: ManagedLog
     what: Expired
 
 
@@ -93,7 +93,7 @@ class Shortened(NamedTuple):
     bytes: int
 
 
-def shortened(each: Gone) -> Shortened:
+def shortened(each: ExpiredSegments) -> Shortened:
     """Say what goes of a log."""
     log, what = each
     segments = log.segments[: what.segments]
@@ -108,7 +108,9 @@ def shortened(each: Gone) -> Shortened:
     )
 
 
-def shorten(log_set: LogSet, gone: Sequence[Gone], problems: list[str]) -> list[Shortened]:
+def shorten(
+    log_set: LogSet, gone: Sequence[ExpiredSegments], problems: list[str]
+) -> list[Shortened]:
     """Let logs start after what has expired of them; return what was done.
 
     REQUIRES: the locks are held, and nothing is unfinished. ``problems`` gets why logs were left as
@@ -129,22 +131,24 @@ def shorten(log_set: LogSet, gone: Sequence[Gone], problems: list[str]) -> list[
         _publish(log_set, starts, gone, problems)
     for log, what in gone:
         log_set.verify_locks()
-        with log_set.node.working_at(log.where.log_dir):
+        with log_set.node.isolated_at(log.where.log_dir):
             log.retire(what)
     return done
 
 
-def _ready_replicas(log_set: LogSet, gone: Sequence[Gone]) -> list[Gone]:
+def _ready_replicas(log_set: LogSet, gone: Sequence[ExpiredSegments]) -> list[ExpiredSegments]:
     """Let the other replicas in sync continue as their leaders do; a node that fails is out."""
-    ready: list[Gone] = []
+    ready: list[ExpiredSegments] = []
     for each in gone:
         for where in _replicas_of(log_set, each.log):
-            with log_set.node.working_at(where.log_dir):
-                log = KnownLog.of(log_set.state, where, BrokerMarks())
+            with log_set.node.isolated_at(where.log_dir):
+                log = ManagedLog.of(log_set.state, where, BrokerMarks())
                 if log is None or not log.segments:
                     continue
                 log.check_end()  # it may be an older copy
-                follower = Gone(log, each.what._replace(segments=each.log.shared(log, each.what)))
+                follower = ExpiredSegments(
+                    log, each.what._replace(segments=each.log.shared(log, each.what))
+                )
                 if each.what.rolls:
                     _with_room(log.roll, [*gone, *ready])
                 log.keep_producers(follower.what)
@@ -152,7 +156,7 @@ def _ready_replicas(log_set: LogSet, gone: Sequence[Gone]) -> list[Gone]:
     return ready
 
 
-def _replicas_of(log_set: LogSet, log: KnownLog) -> Iterator[PartitionDirectory]:
+def _replicas_of(log_set: LogSet, log: ManagedLog) -> Iterator[PartitionDirectory]:
     """Find the folders of the other replicas in sync of a partition."""
     if not log_set.state.is_replicated:
         return
@@ -163,7 +167,7 @@ def _replicas_of(log_set: LogSet, log: KnownLog) -> Iterator[PartitionDirectory]
             yield where
 
 
-def _ready(gone: Sequence[Gone], problems: list[str]) -> list[Gone]:
+def _ready(gone: Sequence[ExpiredSegments], problems: list[str]) -> list[ExpiredSegments]:
     """Roll logs of which all has expired, and keep their producers; leave those that fail alone."""
     left = []
     for each in gone:
@@ -176,18 +180,20 @@ def _ready(gone: Sequence[Gone], problems: list[str]) -> list[Gone]:
     return left
 
 
-def _rolled(each: Gone, gone: Sequence[Gone]) -> Gone:
+def _rolled(each: ExpiredSegments, gone: Sequence[ExpiredSegments]) -> ExpiredSegments:
     if each.what.rolls:
         try:
             _with_room(each.log.roll, gone)
         except OSError as error:
             if error.errno not in FULL or each.what.segments == 1:
                 raise
-            return Gone(each.log, each.log.without_active(each.what))
+            return ExpiredSegments(each.log, each.log.without_active(each.what))
     return each
 
 
-def _publish(log_set: LogSet, starts: LogStarts, gone: Sequence[Gone], problems: list[str]) -> None:
+def _publish(
+    log_set: LogSet, starts: LogStarts, gone: Sequence[ExpiredSegments], problems: list[str]
+) -> None:
     before = log_set.state.stamp
 
     def move() -> None:
@@ -206,7 +212,7 @@ def _publish(log_set: LogSet, starts: LogStarts, gone: Sequence[Gone], problems:
         problems.append(f"Kafka's checkpoints do not say yet where logs start: {error}")
 
 
-def _with_room(act: Callable[[], None], gone: Sequence[Gone]) -> None:
+def _with_room(act: Callable[[], None], gone: Sequence[ExpiredSegments]) -> None:
     """Act; where the disk is full, make room and try again.
 
     Raises:
@@ -331,7 +337,7 @@ def retain_set(
         except (KafkaLogError, OSError) as error:
             done.problems.append(str(error))
         else:
-            gone.append(Gone(log, what))
+            gone.append(ExpiredSegments(log, what))
     if dry_run:
         done.partitions = [shortened(each) for each in gone]
     else:
@@ -375,7 +381,7 @@ def delete_records(
         return _delete_records(log_set, [(log, offsets[key]) for key, log in logs.items()])
 
 
-def _delete_records(log_set: LogSet, starts: Sequence[tuple[KnownLog, int]]) -> Deleted:
+def _delete_records(log_set: LogSet, starts: Sequence[tuple[ManagedLog, int]]) -> Deleted:
     done = Deleted(log_set.state.set_id, removed=log_set.removed)
     now_ms = system.time_ns() // 1_000_000
     gone = []
@@ -383,7 +389,7 @@ def _delete_records(log_set: LogSet, starts: Sequence[tuple[KnownLog, int]]) -> 
         start = max(log.bounds.log_start, _start(log, offset))
         log.check_end()
         bounds = log.bounds._replace(log_start=start)
-        gone.append(Gone(log, expired(log.segments, _NONE, now_ms, bounds)))
+        gone.append(ExpiredSegments(log, expired(log.segments, _NONE, now_ms, bounds)))
     for log, _ in gone:
         _remove_retired(log.where.path, log.topic.settings, now_ms, done)
     done.partitions = shorten(log_set, gone, done.problems)
@@ -392,12 +398,12 @@ def _delete_records(log_set: LogSet, starts: Sequence[tuple[KnownLog, int]]) -> 
 
 def _named(
     log_set: LogSet, offsets: Mapping[TopicPartition, int]
-) -> dict[TopicPartition, KnownLog]:
+) -> dict[TopicPartition, ManagedLog]:
     there = log_set.partitions()
     marks = BrokerMarks()
     found = {}
     for key in offsets:
-        log = KnownLog.of(log_set.state, there[key], marks) if key in there else None
+        log = ManagedLog.of(log_set.state, there[key], marks) if key in there else None
         if log is None:
             raise UnknownTopicOrPartitionError(
                 f"{key} is no partition that the commit state of "
@@ -408,7 +414,7 @@ def _named(
     return found
 
 
-def _refuse_policy(log: KnownLog) -> None:
+def _refuse_policy(log: ManagedLog) -> None:
     name = log.topic.name
     if name in INTERNAL_TOPICS:
         raise OptionError(f"records of {name!r} are not deleted: it is a topic of Kafka's own")
@@ -421,7 +427,7 @@ def _refuse_policy(log: KnownLog) -> None:
         )
 
 
-def _start(log: KnownLog, offset: int) -> int:
+def _start(log: ManagedLog, offset: int) -> int:
     committed = log.bounds.high_watermark
     if offset == HIGH_WATERMARK_OFFSET:
         return committed
@@ -494,7 +500,7 @@ def retain_if_due(directories: Sequence[Path], policy: SetPolicy, interval_ms: i
 
 @shielded_rest
 def _round(rounds: Rounds, directories: Sequence[Path], policy: SetPolicy) -> None:
-    outlast(lambda: _retain(rounds, directories, policy), directories, policy.lag_ms)
+    run_with_timeout(lambda: _retain(rounds, directories, policy), directories, policy.lag_ms)
 
 
 @shielded_rest
@@ -506,7 +512,7 @@ def _retain(rounds: Rounds, directories: Sequence[Path], policy: SetPolicy) -> N
         refuse_broker_directory(folder, permit="")
     at_once = replace(policy, wait_ms=0)
     with opened_set(
-        directories, at_once, refuse_os_loss, holder="retention", knows_nodes=True
+        directories, at_once, refuse_lost_tail, holder="retention", knows_nodes=True
     ) as log_set:
         chosen = rounds.chosen(directories, _partitions(log_set.state), _MOST_PARTITIONS)
         keys = frozenset(chosen)

@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from kafkalog.streaming.store.policy import TopicPolicy
     from kafkalog.streaming.store.topics import Topic
 
-__all__ = ["Rider", "Riders"]
+__all__ = ["AttachedRecords", "AttachedRecordsStaging"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rider:
+class AttachedRecords:
     """Records that one partition of an internal topic gets.
 
     ``partition_of`` chooses it among as many as the topic has. ``records`` are keys and values, all
@@ -45,7 +45,7 @@ class Rider:
     policy: TopicPolicy
 
 
-class Riders:
+class AttachedRecordsStaging:
     """Stages riders for one commit; belongs to one thread.
 
     :meth:`finish` or :meth:`discard` ends it.
@@ -55,7 +55,7 @@ class Riders:
         self._staging = staging
         self._topics: dict[str, Topic] = {}
 
-    def add(self, rider: Rider, topic: Topic) -> None:
+    def add(self, rider: AttachedRecords, topic: Topic) -> None:
         """Encode the records of a rider as its topic wants them.
 
         Raises:
@@ -84,7 +84,7 @@ class Riders:
         self._staging.discard()
 
 
-def _encoded(rider: Rider, topic: Topic) -> list[EncodedBatch]:
+def _encoded(rider: AttachedRecords, topic: Topic) -> list[EncodedBatch]:
     batch_format = BatchFormat(topic.config)
     builder = batch_format.builder(rider.timestamp_ms)
     keys, values = zip(*rider.records, strict=True)

@@ -34,7 +34,7 @@ from kafkalog.files.deferred_signals import Interrupted, check_interrupt, shield
 from kafkalog.files.parallel import FileSyncer, for_each, sync_and_close
 from kafkalog.files.regular import fsync_directory
 from kafkalog.files.system import system
-from kafkalog.files.timeouts import at, outlast
+from kafkalog.files.timeouts import at, run_with_timeout
 from kafkalog.streaming.commit.append import PartitionAppend
 from kafkalog.streaming.commit.planning import plan_appends, plan_partitions
 from kafkalog.streaming.commit.replication import Replication
@@ -47,12 +47,12 @@ from kafkalog.streaming.store.appender_cache import KeptAppenders
 from kafkalog.streaming.store.cleanup import WrittenEnd, sweep, write_ends
 from kafkalog.streaming.store.identity import Verdict, judge, remember
 from kafkalog.streaming.store.recovery.recovery_points import sync_up_to
-from kafkalog.streaming.store.recovery.rollback import take_back
-from kafkalog.streaming.store.recovery.unsynced_tail import boot_of, refuse_os_loss
+from kafkalog.streaming.store.recovery.rollback import roll_back
+from kafkalog.streaming.store.recovery.unsynced_tail import boot_of, refuse_lost_tail
 from kafkalog.streaming.store.replicas.controller import decide_again
-from kafkalog.streaming.store.replicas.open_nodes import NodesSession
+from kafkalog.streaming.store.replicas.open_nodes import QuorumSession
 from kafkalog.streaming.store.session import Session
-from kafkalog.streaming.store.stale_entries import drop_lines_on_nodes
+from kafkalog.streaming.store.stale_entries import drop_stale_entries_on_nodes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 
     from kafkalog.checkpoints.commit_state import CommitStamp, CommitState
     from kafkalog.model import TopicPartition
-    from kafkalog.streaming.commit.attached_records import Rider
+    from kafkalog.streaming.commit.attached_records import AttachedRecords
     from kafkalog.streaming.commit.commit_plan import CommitPlan
     from kafkalog.streaming.commit.preserved_offsets import CopiedBatch, CopiedEnd
     from kafkalog.streaming.commit.query_checkpoint import QueryCheckpoint
@@ -74,13 +74,13 @@ if TYPE_CHECKING:
 
 
 __all__ = [
-    "Begun",
+    "CommitAttempt",
     "Committer",
     "Outcome",
     "apply",
     "made_partitions",
     "tell_ends",
-    "tell_newcomer",
+    "warn_unknown_query",
     "written_end",
 ]
 
@@ -97,7 +97,9 @@ _LOGGER: Final = logging.getLogger("kafkalog.sink")
 _SHOWN: Final = 20
 
 
-def tell_newcomer(identity: BatchIdentity, before: CommitState, topics: Iterable[Topic]) -> None:
+def warn_unknown_query(
+    identity: BatchIdentity, before: CommitState, topics: Iterable[Topic]
+) -> None:
     """Say that a query, new by the state ``before``, begins where another one wrote last."""
     if not identity.is_query or identity.writer in before.writers:
         return
@@ -140,7 +142,7 @@ class Outcome:
         return cls(True, state.sequence, ends)
 
 
-class Begun:
+class CommitAttempt:
     """What a commit of several nodes has begun, should a node stall and it begin again.
 
     Nobody else can commit in between: the locks of the other nodes pass on. So the newest state
@@ -180,7 +182,7 @@ class Begun:
                 raise
 
         def go_on() -> Outcome:
-            return outlast(once, plan.directories, plan.policy.lag_ms)
+            return run_with_timeout(once, plan.directories, plan.policy.lag_ms)
 
         try:
             for _ in range(_TRIES - 1):
@@ -216,7 +218,7 @@ def apply(
     """
     with closing(StagedFiles(directories)) as files:
         for of_node in replication.by_node(appends):
-            with replication.apart(of_node):
+            with replication.isolated_per_node(of_node):
                 _apply(files, of_node)
 
 
@@ -249,7 +251,7 @@ def tell_ends(
 ) -> None:
     """Write the new ends of partitions into Kafka's checkpoint files, once they are published."""
     for of_node in replication.by_node(appends):
-        with replication.apart(of_node):
+        with replication.isolated_per_node(of_node):
             write_ends([written_end(each.plan) for each in of_node], durable=durable)
 
 
@@ -285,7 +287,7 @@ class Committer:
         checkpoint: QueryCheckpoint | None = None,
         appenders: KeptAppenders | None = None,
         conditions: Sequence[Condition] = (),
-        riders: Sequence[Rider] = (),
+        riders: Sequence[AttachedRecords] = (),
         ends: Mapping[TopicPartition, CopiedEnd] | None = None,
         copied: CopiedBatch | None = None,
     ) -> None:
@@ -300,7 +302,7 @@ class Committer:
         self._copied = copied
         self._verdict = Verdict.APPEND
         self._staged_here: list[StagedRun] = []
-        self._begun = Begun()
+        self._begun = CommitAttempt()
 
     @shielded
     def commit(self, runs: Sequence[StagedRun]) -> Outcome:
@@ -321,7 +323,7 @@ class Committer:
 
     def _commit(self, runs: Sequence[StagedRun]) -> Outcome:
         with self._session() as session:
-            log_set = session.open(refuse_os_loss, self._judge)
+            log_set = session.open(refuse_lost_tail, self._judge)
             outcome = self._begun.published(log_set)
             if outcome is not None:
                 sweep(log_set, self._identity)
@@ -334,7 +336,7 @@ class Committer:
             before = log_set.state
             appends = self.append(log_set, left)
             tell_forgotten(before, log_set.state)
-            tell_newcomer(self._identity, before, [each.topic for each in appends])
+            warn_unknown_query(self._identity, before, [each.topic for each in appends])
             return Outcome.of(log_set.state, appends)
 
     @shielded
@@ -357,7 +359,7 @@ class Committer:
 
         The rest is swept away by a later commit. An interrupt finds the batch not done.
         """
-        outlast(lambda: self._drop(runs), self._plan.directories, self._plan.policy.lag_ms)
+        run_with_timeout(lambda: self._drop(runs), self._plan.directories, self._plan.policy.lag_ms)
 
     @shielded_part
     def _drop(self, runs: Sequence[StagedRun]) -> None:
@@ -394,8 +396,8 @@ class Committer:
         self._write(log_set, state, appends, replication)
         self._finish(log_set, appends, appenders, replication)
 
-    def _session(self) -> Session | NodesSession:
-        kind = NodesSession if self._plan.has_nodes else Session
+    def _session(self) -> Session | QuorumSession:
+        kind = QuorumSession if self._plan.has_nodes else Session
         return kind(self._plan.directories, self._plan.policy, holder=str(self._identity))
 
     def _judge(self, log_set: LogSet) -> None:
@@ -538,7 +540,7 @@ class Committer:
             self._apply(appends, replication)
             self._publish(log_set, replication.settled(state, appends), *self._conditions)
         except (Exception, Interrupted):
-            self._try_to_take_back(log_set)
+            self._try_to_roll_back(log_set)
             raise
 
     def _declare(
@@ -558,7 +560,7 @@ class Committer:
             partitions=tuple(each.intended(members) for each in appends),
             controller_epoch=state.controller_epoch,
         )
-        drop_lines_on_nodes(log_set.node, made_partitions(appends))
+        drop_stale_entries_on_nodes(log_set.node, made_partitions(appends))
         log_set.node.declare(intent)
 
     def _apply(self, appends: Sequence[PartitionAppend], replication: Replication) -> None:
@@ -572,14 +574,14 @@ class Committer:
             self._checkpoint.sync(self._identity.batch_id)
         log_set.publish(state, *conditions)
 
-    def _try_to_take_back(self, log_set: LogSet) -> None:
+    def _try_to_roll_back(self, log_set: LogSet) -> None:
         """Take the batch back, unless its state was published after all."""
         try:
             log_set.verify_locks()
             if log_set.is_outdated() or not log_set.node.decides_alone:
                 return  # it is published, or another writer's commit is: neither is taken back
             decide_again(log_set)
-            take_back(log_set, durable=self._durable)
+            roll_back(log_set, durable=self._durable)
         except (OSError, KafkaLogError, Interrupted) as error:
             text = "%s is left for the next commit to take back: %s"
             _LOGGER.warning(text, self._identity, error)

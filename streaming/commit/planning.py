@@ -15,7 +15,7 @@ from kafkalog.checkpoints.topic_ids import is_changed_id
 from kafkalog.errors import CommitError, LogDirectoryError, RowError
 from kafkalog.model import TopicPartition, partition_directory_name
 from kafkalog.streaming.commit.append import PartitionAppend
-from kafkalog.streaming.commit.attached_records import Riders
+from kafkalog.streaming.commit.attached_records import AttachedRecordsStaging
 from kafkalog.streaming.commit.preserved_offsets import (
     StagedEnds,
     check_room,
@@ -24,7 +24,7 @@ from kafkalog.streaming.commit.preserved_offsets import (
 )
 from kafkalog.streaming.commit.staging.message_source import LateEncoding, must_wait
 from kafkalog.streaming.commit.staging.staged_source import StagedFiles
-from kafkalog.streaming.commit.tail_recovery import ForeignLog
+from kafkalog.streaming.commit.tail_recovery import TailRecovery
 from kafkalog.streaming.log.log_dir import LogDirs, choose_directory
 from kafkalog.streaming.store.appender_cache import KeptAppenders
 from kafkalog.streaming.store.ends.broker_marks import BrokerMarks
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from kafkalog.streaming.commit.attached_records import Rider
+    from kafkalog.streaming.commit.attached_records import AttachedRecords
     from kafkalog.streaming.commit.commit_plan import CommitPlan
     from kafkalog.streaming.commit.preserved_offsets import CopiedEnd
     from kafkalog.streaming.commit.replication import Replication
@@ -58,7 +58,7 @@ def plan_appends(
     log_set: LogSet,
     plan: CommitPlan,
     runs: Sequence[StagedRun],
-    riders: Sequence[Rider] = (),
+    riders: Sequence[AttachedRecords] = (),
     ends: Mapping[TopicPartition, CopiedEnd] | None = None,
     *,
     now_ms: int,
@@ -75,14 +75,14 @@ def plan_appends(
     Raises:
         RowError, InvalidTopicError: a topic, partition or offset that rows may not go to.
         RecordTooLargeError: a record, of those encoded now, that exceeds its topic's limit.
-        CommitError, LogDirectoryError: a log that cannot be appended to, see ``ForeignLog``; a run
+        CommitError, LogDirectoryError: a log that cannot be appended to, see ``TailRecovery``; a run
             that no task of ours made; rows that go to a rider's topic.
     """
     riders = _checked(runs, plan, riders)
     planner = _Planner(log_set, plan, riders, now_ms, appenders, replication)
     durable = plan.policy.is_durable
     with closing(StagedFiles(plan.directories)) as files, ExitStack() as undo:
-        aboard = Riders(replication.staging(staged_prefix, durable=durable))
+        aboard = AttachedRecordsStaging(replication.staging(staged_prefix, durable=durable))
         undo.callback(aboard.discard)
         runs = [*runs, *_staged(riders, aboard, planner)]
         marks = StagedEnds(ends or {}, replication.staging(staged_prefix, durable=durable))
@@ -188,13 +188,17 @@ def _planned(
     ]
 
 
-def _staged(riders: Sequence[Rider], aboard: Riders, planner: _Planner) -> list[StagedRun]:
+def _staged(
+    riders: Sequence[AttachedRecords], aboard: AttachedRecordsStaging, planner: _Planner
+) -> list[StagedRun]:
     for rider in riders:
         aboard.add(rider, planner.topic(rider.topic))
     return aboard.finish()
 
 
-def _checked(runs: Sequence[StagedRun], plan: CommitPlan, riders: Sequence[Rider]) -> list[Rider]:
+def _checked(
+    runs: Sequence[StagedRun], plan: CommitPlan, riders: Sequence[AttachedRecords]
+) -> list[AttachedRecords]:
     """Check what tasks have reported; return the riders that have records."""
     riders = [rider for rider in riders if rider.records]
     for run in runs:
@@ -202,7 +206,7 @@ def _checked(runs: Sequence[StagedRun], plan: CommitPlan, riders: Sequence[Rider
     return riders
 
 
-def _check_run(run: StagedRun, plan: CommitPlan, riders: Sequence[Rider]) -> None:
+def _check_run(run: StagedRun, plan: CommitPlan, riders: Sequence[AttachedRecords]) -> None:
     """Hold what came over the wire against what a task can have made: names become paths."""
     known = 0 <= run.directory < len(plan.directories) and _STAGED_NAME.fullmatch(run.file)
     if not known or run.position < 0 or run.size <= 0:
@@ -219,7 +223,7 @@ class _Planner:
         self,
         log_set: LogSet,
         plan: CommitPlan,
-        riders: Sequence[Rider],
+        riders: Sequence[AttachedRecords],
         now_ms: int,
         appenders: AppendersOfSet,
         replication: Replication,
@@ -374,9 +378,9 @@ class _Planner:
         committed_end: int | None,
         *,
         is_there: bool,
-    ) -> ForeignLog:
+    ) -> TailRecovery:
         known = self._log_set.state.topics.get(topic.key)
-        return ForeignLog(
+        return TailRecovery(
             folder=folder,
             key=key,
             config=topic.config,

@@ -22,7 +22,7 @@ from kafkalog.streaming.commit.staging.staged_files import Home
 from kafkalog.streaming.log.history import LastBatch, find_divergence, find_last_batch
 from kafkalog.streaming.records.batch_layout import seal_batch
 from kafkalog.streaming.records.open_batch import EncodedBatch
-from kafkalog.streaming.store.ends.tracker import EndsWatch
+from kafkalog.streaming.store.ends.tracker import LogEndTracker
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -358,7 +358,7 @@ class CopiedBatch:
         if not self.path:
             return
         topics = {each.topic for each in self.topics}
-        watch = EndsWatch(split_paths(self.path), lambda key: key.topic in topics)
+        watch = LogEndTracker(split_paths(self.path), lambda key: key.topic in topics)
         watch.look()
         ids = watch.topic_ids()
         for each in self.topics:
@@ -407,7 +407,7 @@ def _shown(copied: int | None) -> str:
     return "its first offset" if copied is None else f"offset {copied}"
 
 
-def _is_changed(watch: EndsWatch, topic: str, before: str | None, now: str | None) -> bool:
+def _is_changed(watch: LogEndTracker, topic: str, before: str | None, now: str | None) -> bool:
     """Whether ids do not tell a topic from the one before: it got another one, or has none."""
     return before is None or now is None or watch.is_changed_id(topic, before, now)
 
@@ -419,7 +419,7 @@ def _changed(key: TopicPartition, what: str) -> CommitError:
     )
 
 
-def position_at(watch: EndsWatch, key: TopicPartition, offset: int) -> SourcePosition:
+def position_at(watch: LogEndTracker, key: TopicPartition, offset: int) -> SourcePosition:
     """Return what tells a position in a log of a watch's last look from others at that offset."""
     with watch.open(key) as log:
         found = find_last_batch(log, offset)
@@ -429,7 +429,7 @@ def position_at(watch: EndsWatch, key: TopicPartition, offset: int) -> SourcePos
 
 
 def divergence_at(
-    watch: EndsWatch, key: TopicPartition, position: SourcePosition
+    watch: LogEndTracker, key: TopicPartition, position: SourcePosition
 ) -> Divergence | None:
     """Tell whether a log, as of a watch's last look, has another history than up to a position.
 

@@ -29,14 +29,14 @@ from kafkalog.model import TopicPartition, partition_directory_name
 from kafkalog.streaming.commit.append import PartitionAppend
 from kafkalog.streaming.commit.staging.on_nodes import StagedTogether, StagingOnNodes
 from kafkalog.streaming.commit.staging.staged_files import StagingArea
-from kafkalog.streaming.commit.tail_recovery import ForeignLog
+from kafkalog.streaming.commit.tail_recovery import TailRecovery
 from kafkalog.streaming.log.log_dir import LogDirs, choose_directory, partitions_by_node
 from kafkalog.streaming.options.topic_settings import LogConfig
 from kafkalog.streaming.store.ends.broker_marks import BrokerMarks
 from kafkalog.streaming.store.recovery.lost_partitions import OFFLINE_REMEDY
 from kafkalog.streaming.store.replicas.election import shrunk
 from kafkalog.streaming.store.replicas.placement import data_nodes, place_new
-from kafkalog.streaming.store.replicas.quorum import SeveralNodes
+from kafkalog.streaming.store.replicas.quorum import Quorum
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -102,7 +102,7 @@ class Replication:
     def __init__(self, log_set: LogSet, plan: CommitPlan) -> None:
         self._log_set = log_set
         self._plan = plan
-        self._nodes = log_set.node if isinstance(log_set.node, SeveralNodes) else None
+        self._nodes = log_set.node if isinstance(log_set.node, Quorum) else None
         self._staged: dict[int, list[StagedRun]] = defaultdict(list)
         self._slots: dict[_Place, int] = {}
         self._lagging: set[tuple[int, TopicPartition]] = set()
@@ -323,7 +323,7 @@ class Replication:
     def _open(self, append: PartitionAppend, folder: Path, *, is_there: bool) -> PartitionAppender:
         key = append.plan.topic_partition
         state = self._log_set.state
-        log = ForeignLog(
+        log = TailRecovery(
             folder=folder,
             key=key,
             config=append.topic.config,
@@ -408,7 +408,7 @@ class Replication:
             of[self._nodes.node_of(append.member_id)].append(append)
         yield from (each for each in of.values() if not self.is_out(each[0]))
 
-    def apart(self, of_node: Sequence[PartitionAppend]) -> AbstractContextManager[None]:
+    def isolated_per_node(self, of_node: Sequence[PartitionAppend]) -> AbstractContextManager[None]:
         """Return what the appends of a node are done in: with others left, it may fail alone."""
         node = None if self._nodes is None else self._nodes.node_of(of_node[0].member_id)
         return nullcontext() if self._nodes is None or node is None else self._nodes.writing(node)

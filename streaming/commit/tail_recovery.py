@@ -40,9 +40,9 @@ if TYPE_CHECKING:
     from kafkalog.streaming.log.log_end import ValidEnd
     from kafkalog.streaming.options.topic_settings import LogConfig
     from kafkalog.streaming.store.ends.broker_marks import BrokerMarks
-    from kafkalog.streaming.store.ends.rule import Said
+    from kafkalog.streaming.store.ends.rule import RecordedOffsets
 
-__all__ = ["ForeignLog", "open_transaction_error", "telling_a_way_out"]
+__all__ = ["TailRecovery", "open_transaction_error", "telling_a_way_out"]
 
 _LOGGER: Final = logging.getLogger("kafkalog.sink")
 
@@ -85,7 +85,7 @@ def telling_a_way_out(*, is_replicated: bool) -> Iterator[None]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ForeignLog:
+class TailRecovery:
     """A partition's log that may not be as we left it, and what is known about its end.
 
     Attributes:
@@ -194,7 +194,7 @@ class ForeignLog:
             _check_no_open_transaction(self.folder, self.key, end, advice)
 
     @property
-    def _said(self) -> Said:
+    def _said(self) -> RecordedOffsets:
         return self.marks.said(self.folder, self.key, self.committed_end)
 
     def check_has_all(self, end: int) -> None:

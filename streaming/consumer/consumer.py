@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from kafkalog.streaming.commit.attached_records import Rider
+    from kafkalog.streaming.commit.attached_records import AttachedRecords
     from kafkalog.streaming.groups.group_commits import Move
     from kafkalog.streaming.groups.group_log import GroupState
     from kafkalog.streaming.source.arguments import OptionValues, Paths
@@ -326,7 +326,7 @@ class Consumer(Closing):
     @contextmanager
     def publishing(
         self, directories: Sequence[Path]
-    ) -> Iterator[Callable[[], tuple[Condition, Sequence[Rider]]]]:
+    ) -> Iterator[Callable[[], tuple[Condition, Sequence[AttachedRecords]]]]:
         """Let an append publish the group's positions with its rows; for :func:`kafkalog.append`.
 
         Gives a function that returns the condition and the riders of the commit.
@@ -341,7 +341,7 @@ class Consumer(Closing):
             )
         moves: Mapping[TopicPartition, Move] = {}
 
-        def ride() -> tuple[Condition, Sequence[Rider]]:
+        def ride() -> tuple[Condition, Sequence[AttachedRecords]]:
             nonlocal moves
             moves = self._moves()
             return self._ride(moves)
@@ -369,7 +369,9 @@ class Consumer(Closing):
         """
         self._has_failed = True
 
-    def _ride(self, moves: Mapping[TopicPartition, Move]) -> tuple[Condition, Sequence[Rider]]:
+    def _ride(
+        self, moves: Mapping[TopicPartition, Move]
+    ) -> tuple[Condition, Sequence[AttachedRecords]]:
         group = self._commits.group
         if self._joined is None:
             return refusing(f"the Consumer of group {group!r} has not polled yet"), ()

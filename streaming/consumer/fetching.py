@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kafkalog.errors import DataLossError, OffsetOutOfRangeError, UnknownTopicOrPartitionError
 from kafkalog.files.deferred_signals import pause
-from kafkalog.streaming.source.end_offsets import FollowedLogs
+from kafkalog.streaming.source.end_offsets import EndOffsets
 from kafkalog.streaming.source.loss import LossPolicy
 from kafkalog.streaming.source.planner import plan_splits, readable_ranges
 from kafkalog.streaming.source.position_validation import PositionValidator
@@ -62,7 +62,7 @@ class Fetcher:
             InvalidTopicError: a name that no topic can have.
         """
         self._options = options
-        self._logs = FollowedLogs.of(options, Subscription.of(options).selects)
+        self._logs = EndOffsets.of(options, Subscription.of(options).selects)
         self._schema = RowSchema.named((), include_headers=options.include_headers)
         self._validator = PositionValidator(self._logs)
         self._policy = LossPolicy(fail=options.fail_on_data_loss)

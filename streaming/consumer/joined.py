@@ -18,7 +18,7 @@ from kafkalog.model import listed
 from kafkalog.streaming.groups.group_record import MemberSettings
 from kafkalog.streaming.groups.liveness import LOOK_S
 from kafkalog.streaming.groups.membership import Membership
-from kafkalog.streaming.source.end_offsets import FollowedLogs
+from kafkalog.streaming.source.end_offsets import EndOffsets
 from kafkalog.streaming.source.offsets import LATEST
 from kafkalog.streaming.source.start import resolve_start, starting_bound
 
@@ -117,7 +117,7 @@ def beginnings(
         OptionError: one has no record with the timestamp to start at.
     """
     wanted = {*first, *late}
-    logs = FollowedLogs.of(options, wanted.__contains__)
+    logs = EndOffsets.of(options, wanted.__contains__)
     ends = logs.look()
     missing = sorted(wanted - ends.keys())
     if missing:

@@ -22,7 +22,7 @@ from kafkalog.streaming.groups.member_files import MemberFolder, remove_member, 
 from kafkalog.streaming.groups.planned_commit import remove_plans
 from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.store.ends.tiered import offset_of_time
-from kafkalog.streaming.store.ends.tracker import EndsWatch
+from kafkalog.streaming.store.ends.tracker import LogEndTracker
 from kafkalog.streaming.store.policy import BY_FLAG, SetPolicy
 from kafkalog.streaming.store.session import check_written, existing, places
 
@@ -187,7 +187,7 @@ def _targets(
     named = {*topics} or {key.topic for key in (offsets or state.positions)}
     if not named:
         raise OptionError(f"group {group!r} has no position here: say which topics (--topic)")
-    watch = EndsWatch(places(paths), lambda key: key.topic in named)
+    watch = LogEndTracker(places(paths), lambda key: key.topic in named)
     ends = watch.look().offsets
     missing = {str(key): key.topic for key in offsets.keys() - ends.keys()}
     missing |= {topic: topic for topic in named - {key.topic for key in ends}}
@@ -203,7 +203,7 @@ def _targets(
     return dict(sorted(offsets.items()))
 
 
-def _resolved(watch: EndsWatch, key: TopicPartition, end: int, to: str | int) -> int:
+def _resolved(watch: LogEndTracker, key: TopicPartition, end: int, to: str | int) -> int:
     if to == LATEST:
         return end
     if to == EARLIEST:

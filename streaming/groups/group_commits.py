@@ -17,7 +17,7 @@ from kafkalog.errors import FencedMemberError, KafkaLogError
 from kafkalog.files.system import system
 from kafkalog.files.watch import Watched
 from kafkalog.model import OFFSETS_TOPIC, partition_counts
-from kafkalog.streaming.commit.attached_records import Rider
+from kafkalog.streaming.commit.attached_records import AttachedRecords
 from kafkalog.streaming.commit.commit_plan import CommitPlan
 from kafkalog.streaming.commit.committer import Committer
 from kafkalog.streaming.coordinator.group_metadata import encode_group_key, encode_group_metadata
@@ -32,7 +32,7 @@ from kafkalog.streaming.log.history import LastBatch, find_last_batch
 from kafkalog.streaming.log.partition_log import PartitionLog
 from kafkalog.streaming.store.identity import BatchIdentity
 from kafkalog.streaming.store.policy import SetPolicy, TopicPolicy
-from kafkalog.streaming.store.session import look_at
+from kafkalog.streaming.store.session import inspect_state
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -49,9 +49,9 @@ __all__ = [
     "GroupCommits",
     "Move",
     "Unchanged",
+    "attached_offsets",
     "encode_record",
     "last_batches",
-    "offsets_rider",
 ]
 
 KeyAndValue: TypeAlias = tuple[bytes, bytes | None]
@@ -184,7 +184,7 @@ class GroupCommits:
         self._log = log or GroupLog(group)
         self._set = Watched(
             [path for each in directories for path in (each, each / STATE_FILE)],
-            lambda: look_at(self._directories, self._policy),
+            lambda: inspect_state(self._directories, self._policy),
         )
         self._state: GroupState | None = None
         self._counts: dict[str, int] | None = None
@@ -202,7 +202,7 @@ class GroupCommits:
         Raises:
             KafkaLogError: the directories are no set that can be looked at.
         """
-        return min(look_at(self._directories, self._policy).members.items())[1]
+        return min(inspect_state(self._directories, self._policy).members.items())[1]
 
     def is_elsewhere(self, folder: Path) -> bool:
         """Whether the files of members lie in another folder now: a node has gone, or is back.
@@ -210,7 +210,7 @@ class GroupCommits:
         Raises:
             KafkaLogError: the directories are no set that can be looked at.
         """
-        log_set = self._look_at_set()
+        log_set = self._inspect_set()
         return log_set.state.is_replicated and min(log_set.members.items())[1] != folder
 
     def partitions_of(self, topics: Collection[str]) -> dict[str, int]:
@@ -223,7 +223,7 @@ class GroupCommits:
         return frozenset(self._all_counts())
 
     def _all_counts(self) -> dict[str, int]:
-        log_set = self._look_at_set()
+        log_set = self._inspect_set()
         if self._counts is None:
             self._counts = partition_counts(log_set.partitions())
         return self._counts
@@ -237,12 +237,12 @@ class GroupCommits:
         Raises:
             KafkaLogError: that cannot be read.
         """
-        log_set = self._look_at_set()
+        log_set = self._inspect_set()
         if self._state is None:
             self._state = self._log.look(log_set)
         return self._state
 
-    def _look_at_set(self) -> LogSet:
+    def _inspect_set(self) -> LogSet:
         try:
             is_new = self._set.refresh()
         except BaseException:
@@ -272,9 +272,9 @@ class GroupCommits:
         Raises:
             KafkaLogError: the set cannot be looked at.
         """
-        return last_batches(self._look_at_set().partitions(), positions) if positions else {}
+        return last_batches(self._inspect_set().partitions(), positions) if positions else {}
 
-    def rider(self, moves: Mapping[TopicPartition, Move], now_ms: int) -> Rider:
+    def rider(self, moves: Mapping[TopicPartition, Move], now_ms: int) -> AttachedRecords:
         """Return what is committed of how far partitions were read.
 
         Raises:
@@ -284,7 +284,7 @@ class GroupCommits:
         noted = {key: move.batch for key, move in moves.items() if move.batch is not None}
         unnoted = {key: end for key, end in ends.items() if key not in noted}
         batches = {**self.last_batches(unnoted), **noted}
-        return offsets_rider(
+        return attached_offsets(
             self.group, ends, now_ms, topic_ids=self.topic_ids(ends), batches=batches
         )
 
@@ -348,7 +348,7 @@ class GroupCommits:
     ) -> None:
         now_ms = system.time_ns() // 1_000_000
         batches = self.last_batches(positions)
-        rider = offsets_rider(
+        rider = attached_offsets(
             self.group, positions, now_ms, records, topic_ids=topic_ids, batches=batches
         )
         self._commit(rider, condition, now_ms)
@@ -367,12 +367,12 @@ class GroupCommits:
         """Return the condition under which a member may commit what it has read."""
         return Fence(self._log, self.group, member, moves)
 
-    def _commit(self, rider: Rider, condition: Unchanged | Fence, now_ms: int) -> None:
+    def _commit(self, rider: AttachedRecords, condition: Unchanged | Fence, now_ms: int) -> None:
         plan = CommitPlan(
             directories=self._directories,
             planned_ms=now_ms,
             policy=self._policy,
-            has_nodes=self._look_at_set().state.is_replicated,
+            has_nodes=self._inspect_set().state.is_replicated,
         )
         identity = BatchIdentity(f"job:{system.random_id()}", 0)
         committer = Committer(plan, identity, riders=[rider], conditions=[condition])
@@ -401,7 +401,7 @@ def last_batches(
     return found
 
 
-def offsets_rider(
+def attached_offsets(
     group: str,
     positions: Mapping[TopicPartition, int] | Mapping[TopicPartition, int | None],
     now_ms: int,
@@ -409,14 +409,14 @@ def offsets_rider(
     *,
     topic_ids: Mapping[TopicPartition, str] | None = None,
     batches: Mapping[TopicPartition, LastBatch] | None = None,
-) -> Rider:
+) -> AttachedRecords:
     """Let a group's positions, and other records of it, ride along with a commit.
 
     A position that is None is taken away. ``topic_ids`` and ``batches``, the last ones below
     positions, tell later whether they still mean the same records.
     """
     ids, last = topic_ids or {}, batches or {}
-    return Rider(
+    return AttachedRecords(
         topic=OFFSETS_TOPIC,
         partition_of=functools.partial(partition_for_group, group),
         records=[

@@ -171,7 +171,7 @@ class Membership:
         if system.monotonic() - self._looked_s < _SPARED_S:
             return  # its rounds do that
         commits, members = self._of_thread
-        self._look_at_members(members, commits.look().record)
+        self._read_members(members, commits.look().record)
 
     def has_seen_beat(self, record: GroupRecord) -> bool:
         """Return whether it has seen a member of the group say that it lives."""
@@ -269,7 +269,7 @@ class Membership:
 
     def _following(self, state: GroupState) -> GroupRecord | None:
         """Return what follows, unless there is news already: the next round looks at that."""
-        signs, present = self._look_at_members(self._members, state.record)
+        signs, present = self._read_members(self._members, state.record)
         wanted = frozenset[str]().union(*(each.settings.topics for each in present.values()))
         topics = self._commits.partitions_of(wanted)
         begun_anew = self._to_begin_anew(state)
@@ -290,7 +290,7 @@ class Membership:
             self._begun_anew = state, state.outdated | state.without_position
         return self._begun_anew[1]
 
-    def _look_at_members(
+    def _read_members(
         self, members: MemberFolder, record: GroupRecord
     ) -> tuple[dict[str, Sign], dict[str, Presence]]:
         """Return the files of all members, and of those that live what they say."""

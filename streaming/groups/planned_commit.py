@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
     from pathlib import Path
 
-    from kafkalog.streaming.commit.attached_records import Rider
+    from kafkalog.streaming.commit.attached_records import AttachedRecords
     from kafkalog.streaming.store.log_set import LogSet
     from kafkalog.streaming.store.policy import SetPolicy
 
@@ -245,7 +245,7 @@ class Planned:
         policy: SetPolicy,
         nonces: Collection[str | None],
         ends: Sequence[object] | None,
-    ) -> tuple[PlanStands, Sequence[Rider]]:
+    ) -> tuple[PlanStands, Sequence[AttachedRecords]]:
         """Return the condition and the riders of the commit of the batch's rows.
 
         Args:

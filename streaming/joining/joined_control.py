@@ -29,8 +29,8 @@ from kafkalog.streaming.consumer.joined import beginnings
 from kafkalog.streaming.joining.member_options import instance_of, member_options
 from kafkalog.streaming.joining.query_member import QueryMember
 from kafkalog.streaming.source.admission import BatchLimits
-from kafkalog.streaming.source.completeness import WholeLook
-from kafkalog.streaming.source.end_offsets import FollowedLogs
+from kafkalog.streaming.source.completeness import CompletenessCheck
+from kafkalog.streaming.source.end_offsets import EndOffsets
 from kafkalog.streaming.source.loss import LossPolicy
 from kafkalog.streaming.source.offsets import to_json
 from kafkalog.streaming.source.pacing import IdlePacer
@@ -78,10 +78,10 @@ class JoinedControl:
             beginnings=functools.partial(beginnings, options),
         )
         self._subscription = subscription
-        self._logs = FollowedLogs.of(options, subscription.selects)
+        self._logs = EndOffsets.of(options, subscription.selects)
         self._validator = PositionValidator(self._logs)
         self._policy = LossPolicy.of(options)
-        self._whole = WholeLook(self._logs, options, self._policy)
+        self._whole = CompletenessCheck(self._logs, options, self._policy)
         self._pacer = IdlePacer()
         self._limits = BatchLimits.of(options)
         self._is_available_now = False

@@ -16,7 +16,7 @@ from kafkalog.streaming.lookup.key_kernels import hash_keys
 from kafkalog.streaming.lookup.latest import refuse_if_compacted
 from kafkalog.streaming.records.columns import RecordDecoder
 from kafkalog.streaming.records.row_buffers import Columns
-from kafkalog.streaming.source.loss import naming_way_out
+from kafkalog.streaming.source.loss import with_remedy
 from kafkalog.streaming.source.reading import RecordRows, SplitReader, columns_of, naming_overflow
 
 if TYPE_CHECKING:
@@ -313,7 +313,7 @@ class _KeySearch:
 
     def find_in(self, whole: SegmentSlice) -> pa.RecordBatch | None:
         """Return the newest record of the key in a segment, decoded; None without one."""
-        with naming_way_out(self._options), naming_overflow():
+        with with_remedy(self._options), naming_overflow():
             for piece in pieces_backwards(whole, FIRST_PIECE, PIECE):
                 for place in self._hashes.of(piece).places_of(self._hashed, piece):
                     # a record may be of an aborted transaction, or have another key of that hash

@@ -28,7 +28,7 @@ from kafkalog.streaming.lookup.wanted_keys import wanted_keys
 from kafkalog.streaming.records.columns import RecordDecoder
 from kafkalog.streaming.records.row_buffers import RowBuffers
 from kafkalog.streaming.source.batch_plan import plan_batch
-from kafkalog.streaming.source.loss import LossPolicy, naming_way_out
+from kafkalog.streaming.source.loss import LossPolicy, with_remedy
 from kafkalog.streaming.source.planner import LogSplit
 from kafkalog.streaming.source.reading import RecordRows, SplitReader, columns_of, naming_overflow
 
@@ -266,7 +266,7 @@ class _Reader:
             )
 
     def _decode(self, piece: SegmentSlice, decoder: Decoder) -> Iterator[pa.RecordBatch]:
-        with self._damage.salvage() as salvage, naming_way_out(self._options):
+        with self._damage.salvage() as salvage, with_remedy(self._options):
             reader = SplitReader.of(self._split, self._options, decoder, salvage)
             yield from reader.read(piece)
 

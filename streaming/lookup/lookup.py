@@ -22,7 +22,7 @@ from kafkalog.streaming.lookup.latest import plan_latest, read_latest
 from kafkalog.streaming.lookup.ordered_rows import OrderedRows
 from kafkalog.streaming.options.declaring import warn_ignored
 from kafkalog.streaming.records.murmur2 import murmur2
-from kafkalog.streaming.source.loss import naming_way_out
+from kafkalog.streaming.source.loss import with_remedy
 from kafkalog.streaming.source.read_options import ReadOptions
 from kafkalog.streaming.source.schema import RowSchema
 from kafkalog.streaming.store.folders.deleted import committed_partitions, partition_count
@@ -114,7 +114,7 @@ def _options(
 
 def _look_up(options: ReadOptions, keys: Keys) -> Iterator[pa.RecordBatch]:
     rows = RowSchema.named(include_headers=True)
-    with naming_way_out(options):
+    with with_remedy(options):
         splits = plan_latest(options)
     for split in splits:
         for batch in read_keys(split, options, rows, keys):

@@ -19,7 +19,7 @@ from kafkalog.files.paths import split_paths
 from kafkalog.files.system import system
 from kafkalog.streaming.commit.commit_plan import CommitPlan
 from kafkalog.streaming.commit.committer import Committer
-from kafkalog.streaming.groups.group_commits import last_batches, offsets_rider
+from kafkalog.streaming.groups.group_commits import attached_offsets, last_batches
 from kafkalog.streaming.groups.position_topics import present_ids
 from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.store.identity import BatchIdentity
@@ -87,7 +87,7 @@ class GroupWriter:
             directories=self._directories, planned_ms=now_ms, has_nodes=self._has_nodes
         )
         ids, batches = self._known_of(changed)
-        rider = offsets_rider(self._group, changed, now_ms, topic_ids=ids, batches=batches)
+        rider = attached_offsets(self._group, changed, now_ms, topic_ids=ids, batches=batches)
         identity = BatchIdentity(f"job:{system.random_id()}", 0)
         committer = Committer(plan, identity, riders=[rider])
         committer.commit_or_abort([])

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from kafkalog.errors import LogDirectoryError, RowError
 from kafkalog.files.deferred_signals import check_interrupt
 from kafkalog.files.system import system
-from kafkalog.files.timeouts import outlast
+from kafkalog.files.timeouts import run_with_timeout
 from kafkalog.streaming.commit.row_digest import RowDigest, row_hashes
 from kafkalog.streaming.commit.staging.on_nodes import StagingOnNodes
 from kafkalog.streaming.commit.staging.staged_files import Home, StagingArea
@@ -83,7 +83,7 @@ class TaskWriter:
         def look() -> TopicCatalog:
             return TopicCatalog.load(self._plan.directories, self._plan.options.topic_policy)
 
-        return outlast(look, self._plan.directories, self._limit_ms)
+        return run_with_timeout(look, self._plan.directories, self._limit_ms)
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> TaskOutput:
         """Stage all rows; what was staged is removed again if anything fails.
@@ -274,7 +274,7 @@ class TaskWriter:
             begun = True
             return self._catalog.topic(name)
 
-        return outlast(described, self._plan.directories, self._limit_ms)
+        return run_with_timeout(described, self._plan.directories, self._limit_ms)
 
     def _check_new_topics(self, topic: Topic) -> None:
         options = self._plan.options

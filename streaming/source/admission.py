@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from kafkalog.streaming.log.partition_log import PartitionLog
     from kafkalog.streaming.log.read.slices import SegmentSlice
     from kafkalog.streaming.log.segment import LogSegment
-    from kafkalog.streaming.source.end_offsets import FollowedLogs
+    from kafkalog.streaming.source.end_offsets import EndOffsets
     from kafkalog.streaming.source.offsets import PartitionOffsets
     from kafkalog.streaming.source.read_options import ReadOptions
 
@@ -225,7 +225,7 @@ class ByteLimit:
         self,
         start: Mapping[TopicPartition, int],
         end: Mapping[TopicPartition, int],
-        logs: FollowedLogs,
+        logs: EndOffsets,
     ) -> PartitionOffsets:
         """Return the ends of a batch from ``start``, which has every partition, up to ``end``."""
         backlogs = {
@@ -263,7 +263,7 @@ class ByteLimit:
         return cuts
 
 
-def _backlog(logs: FollowedLogs, key: TopicPartition, start: int, end: int) -> Backlog | None:
+def _backlog(logs: EndOffsets, key: TopicPartition, start: int, end: int) -> Backlog | None:
     try:
         with logs.open(key) as log:
             return find_backlog(log, start, end)
@@ -304,7 +304,7 @@ class BatchLimits:
         self,
         begin: PartitionOffsets,
         ends: PartitionOffsets,
-        logs: FollowedLogs,
+        logs: EndOffsets,
         *,
         may_hold_back: bool,
     ) -> PartitionOffsets | None:

@@ -12,8 +12,8 @@ from kafkalog.files.deferred_signals import pause
 from kafkalog.files.remote_path import RemotePath
 from kafkalog.streaming.log.files import CLEANED, DELETED, LOG, SWAP, parse_base_offset
 from kafkalog.streaming.log.log_dir import LogDirs, PartitionDirectory
-from kafkalog.streaming.source.completeness import WholeLook
-from kafkalog.streaming.source.end_offsets import FollowedLogs
+from kafkalog.streaming.source.completeness import CompletenessCheck
+from kafkalog.streaming.source.end_offsets import EndOffsets
 from kafkalog.streaming.source.loss import LossPolicy
 from kafkalog.streaming.source.planner import (
     SMALLEST_BYTES,
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "PACKED_BYTES",
-    "cleaned_beyond",
+    "compacted_beyond",
     "pack_batch",
     "pack_micro_batch",
     "pack_splits",
@@ -73,7 +73,7 @@ _DECIDED_NS: Final = 1_000_000_000
 """How long before it was written what a checkpoint says may have been true."""
 
 
-def cleaned_beyond(log: PartitionLog, start: int, end: int) -> str:
+def compacted_beyond(log: PartitionLog, start: int, end: int) -> str:
     """Return what shows that a cleaner may have looked beyond ``end``; nothing if nothing does.
 
     ``start`` and ``end`` are the bounds of a view, which ends where what is known to be committed
@@ -195,10 +195,10 @@ def plan_batch(options: ReadOptions, selection: Selection | None = None) -> list
     options.refuse_for_batch()
     bounds = batch_bounds(options)
     subscription = Subscription.of(options)
-    logs = FollowedLogs.of(options, subscription.selects)
+    logs = EndOffsets.of(options, subscription.selects)
     policy = LossPolicy.of(options)
     look = partial(
-        WholeLook(logs, options, policy).look,
+        CompletenessCheck(logs, options, policy).look,
         logs.look,
         is_whole=lambda: not logs.ends.lost,
         concerns=lambda key: selection is None or selection.selects(key),
@@ -220,7 +220,7 @@ def _plan(
     options: ReadOptions,
     bounds: tuple[Bound, Bound],
     selection: Selection | None,
-    logs: FollowedLogs,
+    logs: EndOffsets,
     available: PartitionOffsets,
     policy: LossPolicy,
 ) -> list[LogSplit]:
@@ -237,7 +237,7 @@ def _plan(
     splits = plan_splits(ranges, options, logs, policy)
     if options.view == "latest":
         open_ended = [r for r in ranges if ending.is_open(r[0], r.end, available[r[0]])]
-        _refuse_if_cleaned_beyond(open_ended, logs, policy)
+        _refuse_if_compacted_beyond(open_ended, logs, policy)
     if selection is None or options.cuts_by_offsets:
         return splits
     total = sum(split.size for split in splits)
@@ -247,7 +247,7 @@ def _plan(
 def _resolved(
     options: ReadOptions,
     bounds: tuple[Bound, Bound],
-    logs: FollowedLogs,
+    logs: EndOffsets,
     available: PartitionOffsets,
     policy: LossPolicy,
 ) -> tuple[PartitionOffsets, PartitionOffsets]:
@@ -272,14 +272,14 @@ def _resolved(
     return start, end
 
 
-def _refuse_if_cleaned_beyond(
-    ranges: list[OffsetRange], logs: FollowedLogs, policy: LossPolicy
+def _refuse_if_compacted_beyond(
+    ranges: list[OffsetRange], logs: EndOffsets, policy: LossPolicy
 ) -> None:
     """Report ranges that a cleaner may have compacted by records above their open ends."""
     for topic_partition, start, end in ranges:
         try:
             with logs.open(topic_partition) as log:
-                seen = cleaned_beyond(log, start, end)
+                seen = compacted_beyond(log, start, end)
         except UnknownTopicOrPartitionError:  # reading will say it
             continue
         if seen:

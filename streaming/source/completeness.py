@@ -12,21 +12,21 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from kafkalog.model import TopicPartition
-    from kafkalog.streaming.source.end_offsets import FollowedLogs
+    from kafkalog.streaming.source.end_offsets import EndOffsets
     from kafkalog.streaming.source.loss import LossPolicy
     from kafkalog.streaming.source.offsets import PartitionOffsets
     from kafkalog.streaming.source.read_options import ReadOptions
     from kafkalog.streaming.store.ends.missing_parts import MissingParts
 
-__all__ = ["WholeLook"]
+__all__ = ["CompletenessCheck"]
 
 _LOGGER: Final = logging.getLogger("kafkalog.source")
 
 
-class WholeLook:
+class CompletenessCheck:
     """Looks at log directories until all seems to be there, and says what is not."""
 
-    def __init__(self, logs: FollowedLogs, options: ReadOptions, policy: LossPolicy) -> None:
+    def __init__(self, logs: EndOffsets, options: ReadOptions, policy: LossPolicy) -> None:
         self._logs = logs
         self._options = options
         self._policy = policy

@@ -14,7 +14,7 @@ from kafkalog.files.system import system
 from kafkalog.model import many
 from kafkalog.streaming.records.compression import DEFAULT_LIMIT
 from kafkalog.streaming.store.ends.tiered import offset_of_time
-from kafkalog.streaming.store.ends.tracker import EndsWatch
+from kafkalog.streaming.store.ends.tracker import LogEndTracker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from kafkalog.streaming.store.ends.tracker import Ends, Unread
 
 
-__all__ = ["FollowedLogs", "StuckEnds", "say_gaps"]
+__all__ = ["EndOffsets", "StalledLogEnds", "say_gaps"]
 
 
 # ----------------------------------------------------------------------------------------------
@@ -88,7 +88,7 @@ def say_gaps(
         )
 
 
-class StuckEnds:
+class StalledLogEnds:
     """Warns of logs that have held more than what is committed for long.
 
     It warns after a minute without any progress, then after two, four, eight: perhaps nobody
@@ -136,10 +136,10 @@ def _counted(gaps: Mapping[TopicPartition, OffsetGap]) -> tuple[str, str]:
 # ----------------------------------------------------------------------------------------------
 
 
-class FollowedLogs:
+class EndOffsets:
     """Follows the ends of the partitions that a query has chosen. Not thread safe, not picklable.
 
-    The options are those of :class:`~kafkalog.streaming.store.ends.tracker.EndsWatch`.
+    The options are those of :class:`~kafkalog.streaming.store.ends.tracker.LogEndTracker`.
     ``max_decompressed_bytes`` bounds what batches that are searched for a timestamp hold.
     """
 
@@ -156,7 +156,7 @@ class FollowedLogs:
         prefers_local: bool = False,
         max_decompressed_bytes: int = DEFAULT_LIMIT,
     ) -> None:
-        self.watch = EndsWatch(
+        self.watch = LogEndTracker(
             paths,
             selects,
             to_log_end=to_log_end,
@@ -171,7 +171,7 @@ class FollowedLogs:
         """As of the last look."""
 
     @classmethod
-    def of(cls, options: ReadOptions, selects: Callable[[TopicPartition], bool]) -> FollowedLogs:
+    def of(cls, options: ReadOptions, selects: Callable[[TopicPartition], bool]) -> EndOffsets:
         """Follow what a query reads."""
         return cls(
             options.paths,
@@ -190,7 +190,7 @@ class FollowedLogs:
 
         The very same value comes again as long as nothing changes. ``reached`` are offsets that the
         query has come to already, see
-        :meth:`~kafkalog.streaming.store.ends.tracker.EndsWatch.look`, which also says what is
+        :meth:`~kafkalog.streaming.store.ends.tracker.LogEndTracker.look`, which also says what is
         raised.
         """
         self.ends = self.watch.look(reached)

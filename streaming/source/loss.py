@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from kafkalog.streaming.store.ends.rule import OffsetGap
 
 
-__all__ = ["LossPolicy", "naming_way_out", "refuse_lost_targets"]
+__all__ = ["LossPolicy", "refuse_lost_targets", "with_remedy"]
 
 
 # ----------------------------------------------------------------------------------------------
@@ -34,7 +34,7 @@ _WAY_OUT = "onCorruptRecord=skip"
 
 
 @contextmanager
-def naming_way_out(options: ReadOptions) -> Iterator[None]:
+def with_remedy(options: ReadOptions) -> Iterator[None]:
     """Add to an error about a damaged batch that ``onCorruptRecord=skip`` reads on after it."""
     try:
         yield

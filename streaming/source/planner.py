@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from kafkalog.streaming.log.partition_log import PartitionLog
     from kafkalog.streaming.log.read.slices import SegmentSlice
-    from kafkalog.streaming.source.end_offsets import FollowedLogs
+    from kafkalog.streaming.source.end_offsets import EndOffsets
     from kafkalog.streaming.source.loss import LossPolicy
     from kafkalog.streaming.source.offsets import PartitionOffsets
     from kafkalog.streaming.source.read_options import ReadOptions
@@ -179,7 +179,7 @@ def readable_ranges(
     start: Mapping[TopicPartition, int],
     end: Mapping[TopicPartition, int],
     available: PartitionOffsets,
-    logs: FollowedLogs,
+    logs: EndOffsets,
     policy: LossPolicy,
 ) -> list[OffsetRange]:
     """Find what there is to read from ``start`` to ``end``, in order of the partitions.
@@ -205,7 +205,7 @@ def readable_ranges(
 
 
 def _clip(
-    wanted: OffsetRange, available: PartitionOffsets, logs: FollowedLogs, policy: LossPolicy
+    wanted: OffsetRange, available: PartitionOffsets, logs: EndOffsets, policy: LossPolicy
 ) -> OffsetRange:
     """Take off what lies below the log start or beyond the end."""
     key, start, end = wanted
@@ -229,7 +229,7 @@ def _clip(
     return OffsetRange(key, start, end)
 
 
-def _first_time(logs: FollowedLogs, key: TopicPartition) -> str:
+def _first_time(logs: EndOffsets, key: TopicPartition) -> str:
     """Return since when a log has records, for a message: those that are gone are older."""
     try:
         with logs.open(key) as log:
@@ -243,7 +243,7 @@ def _first_time(logs: FollowedLogs, key: TopicPartition) -> str:
 
 
 def plan_splits(
-    ranges: list[OffsetRange], options: ReadOptions, logs: FollowedLogs, policy: LossPolicy
+    ranges: list[OffsetRange], options: ReadOptions, logs: EndOffsets, policy: LossPolicy
 ) -> list[LogSplit]:
     """Cut ranges into the splits of a batch, and find the bytes of each.
 
@@ -269,7 +269,7 @@ def plan_splits(
     ]
 
 
-def _planned(logs: FollowedLogs, wanted: OffsetRange, policy: LossPolicy) -> list[SegmentSlice]:
+def _planned(logs: EndOffsets, wanted: OffsetRange, policy: LossPolicy) -> list[SegmentSlice]:
     """Find the bytes of a range, in another replica if the one that was looked at fails."""
     try:
         with logs.open(wanted.topic_partition) as log:

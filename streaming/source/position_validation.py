@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from kafkalog.model import TopicPartition
     from kafkalog.streaming.log.history import Divergence, LastBatch
     from kafkalog.streaming.log.partition_log import PartitionLog
-    from kafkalog.streaming.source.end_offsets import FollowedLogs
+    from kafkalog.streaming.source.end_offsets import EndOffsets
     from kafkalog.streaming.source.offsets import PartitionOffsets
 
 __all__ = ["PositionValidator"]
@@ -35,7 +35,7 @@ class PositionValidator:
 
     def __init__(
         self,
-        logs: FollowedLogs,
+        logs: EndOffsets,
         kept: Mapping[TopicPartition, Mapping[int, LastBatch]] | None = None,
     ) -> None:
         """Take the logs of the reader, and what an earlier run of it has kept."""

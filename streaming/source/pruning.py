@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from kafkalog.model import OffsetRange, TopicPartition
     from kafkalog.streaming.log.partition_log import PartitionLog
-    from kafkalog.streaming.source.end_offsets import FollowedLogs
+    from kafkalog.streaming.source.end_offsets import EndOffsets
     from kafkalog.streaming.source.planner import LogSplit
 
 
@@ -45,7 +45,7 @@ class Selection:
 def prune_ranges(
     ranges: Iterable[OffsetRange],
     selection: Selection,
-    logs: FollowedLogs,
+    logs: EndOffsets,
     *,
     disorder_ms: int | None,
 ) -> list[OffsetRange]:
@@ -64,7 +64,7 @@ def prune_ranges(
 
 
 def _of_times(
-    entry: OffsetRange, times: Intervals, logs: FollowedLogs, disorder_ms: int | None
+    entry: OffsetRange, times: Intervals, logs: EndOffsets, disorder_ms: int | None
 ) -> Intervals:
     if times == EVERYTHING:
         return EVERYTHING

@@ -28,7 +28,7 @@ from kafkalog.streaming.records.columns import (
     Columns,
     RecordDecoder,
 )
-from kafkalog.streaming.source.loss import LossPolicy, naming_way_out
+from kafkalog.streaming.source.loss import LossPolicy, with_remedy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -104,7 +104,7 @@ def read_split(
     decoder = maker.decoder if narrowed is None else narrowed(maker.decoder)
     reader = SplitReader.of(split, options, decoder, salvage)
     for planned in split.slices:
-        with naming_overflow(), naming_way_out(options):
+        with naming_overflow(), with_remedy(options):
             for batch in reader.read(planned):
                 yield maker.rows_of(batch)
     if salvage is not None:

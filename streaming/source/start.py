@@ -15,7 +15,7 @@ from kafkalog.streaming.coordinator.group_positions import (
 )
 from kafkalog.streaming.coordinator.group_replay import read_group_positions
 from kafkalog.streaming.groups.position_topics import is_of_earlier_topic, last_batch_of
-from kafkalog.streaming.source.end_offsets import FollowedLogs
+from kafkalog.streaming.source.end_offsets import EndOffsets
 from kafkalog.streaming.source.loss import LossPolicy
 from kafkalog.streaming.source.offsets import EARLIEST, LATEST, parse_offsets, parse_partition_times
 from kafkalog.streaming.source.position_validation import PositionValidator
@@ -68,7 +68,7 @@ def read_commits(
         CorruptRecordError: its partition of that topic cannot be read.
     """
     directories = list(paths)
-    logs = FollowedLogs(directories, lambda key: key.topic == OFFSETS_TOPIC, to_log_end=to_log_end)
+    logs = EndOffsets(directories, lambda key: key.topic == OFFSETS_TOPIC, to_log_end=to_log_end)
     ends = logs.look()
     partition = TopicPartition(OFFSETS_TOPIC, partition_for_group(group, _count(ends)))
     if partition not in ends:
@@ -222,7 +222,7 @@ def _check_order(key: TopicPartition, start: Bound, end: Bound) -> None:
 def resolve_start(
     bound: Bound,
     ends: PartitionOffsets,
-    logs: FollowedLogs,
+    logs: EndOffsets,
     *,
     when_none: str,
     positions: Mapping[TopicPartition, int] = MappingProxyType({}),
@@ -255,7 +255,7 @@ def resolve_start(
     return found
 
 
-def resolve_end(bound: Bound, ends: PartitionOffsets, logs: FollowedLogs) -> PartitionOffsets:
+def resolve_end(bound: Bound, ends: PartitionOffsets, logs: EndOffsets) -> PartitionOffsets:
     """Turn an end into offsets of the partitions in ``ends``; without such a record, their end.
 
     Raises:
@@ -269,7 +269,7 @@ def resolve_end(bound: Bound, ends: PartitionOffsets, logs: FollowedLogs) -> Par
     return found
 
 
-def _resolve(bound: Bound, key: TopicPartition, end: int, logs: FollowedLogs) -> int | None:
+def _resolve(bound: Bound, key: TopicPartition, end: int, logs: EndOffsets) -> int | None:
     number = bound.of(key)
     if bound.timestamps:
         with logs.open(key) as log:
@@ -327,7 +327,7 @@ _LOGGER = logging.getLogger("kafkalog.source")
 
 
 def starting_positions(
-    options: ReadOptions, group: str, partitions: Iterable[TopicPartition], logs: FollowedLogs
+    options: ReadOptions, group: str, partitions: Iterable[TopicPartition], logs: EndOffsets
 ) -> PartitionOffsets:
     """Return a group's positions in the partitions that a query reads; none without a group.
 
@@ -368,7 +368,7 @@ def _cuts(
     options: ReadOptions,
     found: PartitionOffsets,
     committed: Mapping[TopicPartition, CommittedOffset],
-    logs: FollowedLogs,
+    logs: EndOffsets,
 ) -> PartitionOffsets:
     """Return where logs were cut whose history is another one than the group has read.
 
@@ -383,7 +383,7 @@ def _cuts(
     return {key: each.cut_at for key, each in diverged.items() if each.cut_at is not None}
 
 
-def _start_of(key: TopicPartition, position: CommittedOffset, logs: FollowedLogs) -> int:
+def _start_of(key: TopicPartition, position: CommittedOffset, logs: EndOffsets) -> int:
     ids = logs.topic_ids()
     if is_of_earlier_topic(key, position.metadata, ids, logs.is_changed_id):
         return logs.log_start(key)

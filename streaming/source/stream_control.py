@@ -31,9 +31,9 @@ from kafkalog.files.system import system
 from kafkalog.streaming.options.bridge import crosses_border
 from kafkalog.streaming.source.admission import BatchLimits
 from kafkalog.streaming.source.arguments import seconds
-from kafkalog.streaming.source.completeness import WholeLook
-from kafkalog.streaming.source.end_offsets import FollowedLogs, StuckEnds
-from kafkalog.streaming.source.loss import LossPolicy, naming_way_out, refuse_lost_targets
+from kafkalog.streaming.source.completeness import CompletenessCheck
+from kafkalog.streaming.source.end_offsets import EndOffsets, StalledLogEnds
+from kafkalog.streaming.source.loss import LossPolicy, refuse_lost_targets, with_remedy
 from kafkalog.streaming.source.offsets import LATEST, to_json
 from kafkalog.streaming.source.pacing import IdlePacer
 from kafkalog.streaming.source.planner import LogSplit, plan_splits, readable_ranges
@@ -101,7 +101,7 @@ class Phase(Enum):
     ENDED = auto()
 
     @property
-    def has_begun(self) -> bool:
+    def has_started(self) -> bool:
         """Whether Spark has asked where a batch of this run ends."""
         return self not in {Phase.INITIAL, Phase.REPLAYING}
 
@@ -128,14 +128,14 @@ class StreamControl:
         self._start = starting_bound(options, default=LATEST)
         self._subscription = Subscription.of(options)
         self._end = StreamEnd.of(options, self._subscription)
-        self._logs = FollowedLogs.of(options, self._subscription.selects)
+        self._logs = EndOffsets.of(options, self._subscription.selects)
         self._ids = TopicIds(options.state_location, self._logs.is_changed_id)
         kept = load_last_batches(options.state_location)
         self._validator = PositionValidator(self._logs, kept)
         self._diverged: dict[TopicPartition, Divergence] = {}
         """What the last look found of them, where the query continues in spite of a loss."""
         self._policy = LossPolicy.of(options)
-        self._whole = WholeLook(self._logs, options, self._policy)
+        self._whole = CompletenessCheck(self._logs, options, self._policy)
         self._pacer = IdlePacer()
         self._limits = BatchLimits.of(options)
         self._initial: PartitionOffsets | None = None
@@ -145,7 +145,7 @@ class StreamControl:
         self._cut: dict[TopicPartition, OffsetGap] = {}
         self._held: PartitionOffsets = {}
         self._noted: tuple[PartitionOffsets, PartitionOffsets] | None = None
-        self._stuck = StuckEnds()
+        self._stuck = StalledLogEnds()
         self.phase = Phase.INITIAL
         self._phase_of_questions = Phase.RUNNING
         """The phase that begins when Spark asks where a batch ends."""
@@ -243,7 +243,7 @@ class StreamControl:
         is_fresh = self.phase is Phase.INITIAL and start == self._initial
         if not is_fresh:
             self._say_continues(start)
-        if not self.phase.has_begun:
+        if not self.phase.has_started:
             self.phase = self._phase_of_questions
         if is_fresh:
             self._ids.start_again()
@@ -280,7 +280,7 @@ class StreamControl:
         Raises:
             DataLossError: offsets of the batch are gone, and the query fails then.
         """
-        is_replayed = not self.phase.has_begun
+        is_replayed = not self.phase.has_started
         if is_replayed and start != self._initial:
             self._say_continues(start)
         if is_replayed:
@@ -494,7 +494,7 @@ class _NewSplits:
 
     def next(self) -> list[LogSplit] | None:
         """Plan what has come, if anything has; None once nothing came for the idle time."""
-        with naming_way_out(self._options):
+        with with_remedy(self._options):
             if self._position is None:
                 self._position = self._control.initial()
                 self._last_seen = system.monotonic()

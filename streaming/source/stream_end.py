@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from kafkalog.model import TopicPartition
-    from kafkalog.streaming.source.end_offsets import FollowedLogs
+    from kafkalog.streaming.source.end_offsets import EndOffsets
     from kafkalog.streaming.source.offsets import PartitionOffsets
     from kafkalog.streaming.source.read_options import ReadOptions
     from kafkalog.streaming.source.subscription import Subscription
@@ -64,7 +64,7 @@ class StreamEnd:
         return cls(options.ending_timestamp, offsets)
 
     def clip(
-        self, start: Mapping[TopicPartition, int], ends: PartitionOffsets, logs: FollowedLogs
+        self, start: Mapping[TopicPartition, int], ends: PartitionOffsets, logs: EndOffsets
     ) -> PartitionOffsets:
         """Return the ends to read up to, none of them below ``start``."""
         bounds = {key: self._bound(key, end, logs) for key, end in ends.items()}
@@ -86,11 +86,11 @@ class StreamEnd:
             self._found.pop(key, None)
             self._searched.pop(key, None)
 
-    def _bound(self, key: TopicPartition, end: int, logs: FollowedLogs) -> int:
+    def _bound(self, key: TopicPartition, end: int, logs: EndOffsets) -> int:
         by_offset = self._offsets.get(key, end + 1)
         return min(by_offset, self._by_timestamp(key, end, logs))
 
-    def _by_timestamp(self, key: TopicPartition, end: int, logs: FollowedLogs) -> int:
+    def _by_timestamp(self, key: TopicPartition, end: int, logs: EndOffsets) -> int:
         """Return the first offset that is not read any more; one beyond the end if unknown."""
         if self._timestamp is None:
             return end + 1
@@ -100,7 +100,7 @@ class StreamEnd:
             self._search(key, end, self._timestamp, logs)
         return self._found.get(key, end + 1)
 
-    def _search(self, key: TopicPartition, end: int, timestamp: int, logs: FollowedLogs) -> None:
+    def _search(self, key: TopicPartition, end: int, timestamp: int, logs: EndOffsets) -> None:
         try:
             with logs.open(key) as log:
                 record = log.offset_for_timestamp(timestamp, end_offset=end)

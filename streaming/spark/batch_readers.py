@@ -13,7 +13,7 @@ from kafkalog.streaming.options.bridge import crosses_border
 from kafkalog.streaming.options.declaring import warn_ignored
 from kafkalog.streaming.source.filters import FilteredSelection
 from kafkalog.streaming.source.pruning import thin_split
-from kafkalog.streaming.spark.worker import settle_planner, task_of_spark
+from kafkalog.streaming.spark.worker import freeze_planner, task_of_spark
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -55,12 +55,12 @@ class LogBatchReader(DataSourceReader):
 
     def _plan(self, selection: Selection | None = None) -> list[InputPartition]:
         from kafkalog.streaming.source.batch_plan import pack_batch, plan_batch  # noqa: PLC0415
-        from kafkalog.streaming.source.loss import naming_way_out  # noqa: PLC0415
+        from kafkalog.streaming.source.loss import with_remedy  # noqa: PLC0415
 
         warn_ignored(self._options.ignored)
-        with naming_way_out(self._options):
+        with with_remedy(self._options):
             splits = plan_batch(self._options, selection)
-        settle_planner()
+        freeze_planner()
         if self._options.cuts_by_offsets:
             return [InputPartition((split,)) for split in splits]
         return [InputPartition(pack) for pack in pack_batch(splits, self._options.split_bytes)]
@@ -93,12 +93,12 @@ class LatestReader(LogBatchReader):
     def _plan(self, selection: Selection | None = None) -> list[InputPartition]:
         from kafkalog.streaming.lookup.latest import plan_latest  # noqa: PLC0415
         from kafkalog.streaming.source.batch_plan import pack_batch  # noqa: PLC0415
-        from kafkalog.streaming.source.loss import naming_way_out  # noqa: PLC0415
+        from kafkalog.streaming.source.loss import with_remedy  # noqa: PLC0415
 
         warn_ignored(self._options.ignored)
-        with naming_way_out(self._options):
+        with with_remedy(self._options):
             splits = plan_latest(self._options, selection)
-        settle_planner()
+        freeze_planner()
         if self._options.min_partitions is not None:
             return [InputPartition((split,)) for split in splits]
         return [InputPartition(pack) for pack in pack_batch(splits)]

@@ -14,7 +14,7 @@ from pyspark.sql.datasource import DataSource
 from kafkalog.errors import KafkaLogError
 from kafkalog.streaming.options.bridge import crosses_border, without_history
 from kafkalog.streaming.spark.versions import HAS_FILTER_PUSHDOWN, warn_of_no_pushdown
-from kafkalog.streaming.spark.worker import settle_planner, show_warnings, uncollected
+from kafkalog.streaming.spark.worker import freeze_planner, show_warnings, uncollected
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import (
@@ -61,7 +61,7 @@ class KafkaLogDataSource(DataSource):
         show_warnings()
         options = ReadOptions.parse(self.options)
         Subscription.of(options)
-        settle_planner()
+        freeze_planner()
         if options.has_view:
             from kafkalog.streaming.source.views import view_schema  # noqa: PLC0415
 

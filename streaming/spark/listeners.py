@@ -15,7 +15,7 @@ from kafkalog.files.atomic import write_atomically
 from kafkalog.model import listed
 from kafkalog.streaming.options.kinds import PATHS, READABLE_PATHS
 from kafkalog.streaming.sink.group_writer import GroupWriter
-from kafkalog.streaming.source.end_offsets import FollowedLogs
+from kafkalog.streaming.source.end_offsets import EndOffsets
 from kafkalog.streaming.source.offsets import from_json_text
 from kafkalog.streaming.spark.versions import HAS_ADMISSION_CONTROL, warn_of_no_lag
 
@@ -109,7 +109,7 @@ def lag(path: str, offsets: str | Mapping[str, Mapping[str, int]]) -> dict[Topic
     """
     read = from_json_text(offsets)
     topics = {key.topic for key in read}
-    logs = FollowedLogs(READABLE_PATHS.read(path), lambda key: key.topic in topics)
+    logs = EndOffsets(READABLE_PATHS.read(path), lambda key: key.topic in topics)
     ends = logs.look(read)
     lost = [
         f"{key} from {at} to {ends[key]}"

@@ -15,7 +15,7 @@ from kafkalog.model import MAX_OFFSET
 from kafkalog.streaming.options.bridge import crosses_border
 from kafkalog.streaming.options.declaring import warn_ignored
 from kafkalog.streaming.source.batch_plan import pack_micro_batch
-from kafkalog.streaming.source.loss import naming_way_out
+from kafkalog.streaming.source.loss import with_remedy
 from kafkalog.streaming.source.offsets import from_json, to_json
 from kafkalog.streaming.spark.versions import (
     HAS_ADMISSION_CONTROL,
@@ -166,7 +166,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @shielded_step
     def initialOffset(self) -> OffsetJson:  # noqa: N802
         """Return where a query without a checkpoint starts."""
-        with naming_way_out(self._options):
+        with with_remedy(self._options):
             return self._to_json(self.control.initial())
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
@@ -199,7 +199,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         starts where the last one ended, or where a query without a checkpoint does.
         """
         take_all = isinstance(limit, ReadAllAvailable)
-        with naming_way_out(self._options):
+        with with_remedy(self._options):
             start = self._position if start is None else start
             begin = self.control.initial() if start is None else self._from_json(start)
             end = self.control.next_end(begin, take_all=take_all)
@@ -223,7 +223,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         is_restart, self._position = self._position is None and start == end, end
         if is_restart and not HAS_ADMISSION_CONTROL:
             return []
-        with naming_way_out(self._options):
+        with with_remedy(self._options):
             splits = self.control.plan(self._from_json(start), self._from_json(end))
         if self._options.cuts_by_offsets:
             return [InputPartition((split,)) for split in splits]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "end_if_spark_has_gone",
-    "settle_planner",
+    "freeze_planner",
     "show_log_lines",
     "show_warnings",
     "task_of_spark",
@@ -100,7 +100,7 @@ def _keep_freed_memory() -> None:
             mallopt(parameter, size)
 
 
-def settle_planner() -> None:
+def freeze_planner() -> None:
     """Take what lives now out of the garbage collector's sight, if Spark plans or commits here.
 
     Spark keeps such a process for many queries, and collects garbage after each answer: 10 ms of a

@@ -28,7 +28,7 @@ from kafkalog.streaming.sink.row_columns import check_columns
 from kafkalog.streaming.sink.write_options import WriteOptions
 from kafkalog.streaming.sink.write_plan import WritePlan
 from kafkalog.streaming.spark.versions import StreamArrowWriter
-from kafkalog.streaming.spark.worker import settle_planner, show_warnings, task_of_spark
+from kafkalog.streaming.spark.worker import freeze_planner, show_warnings, task_of_spark
 from kafkalog.streaming.store.identity import APP_PREFIX, BatchIdentity
 from kafkalog.streaming.store.session import existing
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from kafkalog.model import TopicPartition
-    from kafkalog.streaming.commit.attached_records import Rider
+    from kafkalog.streaming.commit.attached_records import AttachedRecords
     from kafkalog.streaming.commit.preserved_offsets import CopiedEnd
     from kafkalog.streaming.commit.staging.staged_run import StagedRun, TaskOutput
     from kafkalog.streaming.groups.planned_commit import Planned
@@ -130,7 +130,7 @@ def _plan(options: Mapping[str, str], schema: StructType) -> WritePlan:
         columns, topic_given=parsed.topic is not None, keeps_offsets=parsed.preserve_offsets
     )
     planned = WritePlan.of(parsed)
-    settle_planner()
+    freeze_planner()
     return planned
 
 
@@ -210,11 +210,11 @@ class LogStreamWriter(StreamArrowWriter):
             self._plan.planned.skipped(self._plan.directories, self._plan.options.policy)
         if not self._plan.options.preserve_ends:  # else it is a copy: who makes it moves its starts
             _retain(self._plan)
-        settle_planner()
+        freeze_planner()
 
     def _ride(
         self, outputs: Sequence[TaskOutput], checkpoint: QueryCheckpoint | None, batch_id: int
-    ) -> tuple[Sequence[Condition], Sequence[Rider]]:
+    ) -> tuple[Sequence[Condition], Sequence[AttachedRecords]]:
         """Return what a query of a group commits with its rows, and under which condition."""
         planned = self._plan.planned
         if planned is None:
@@ -276,7 +276,7 @@ class LogBatchWriter(DataSourceArrowWriter):
         committer.commit(_runs(outputs))
         if ends is None:  # else it is a copy: who makes it moves its starts
             _retain(self._plan)
-        settle_planner()
+        freeze_planner()
 
     @crosses_border
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:

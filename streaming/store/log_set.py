@@ -93,11 +93,11 @@ class LogSet:
         A node that was away may have an older one, of a commit that was never published: what it
         names counts where the partition has not grown since.
         """
-        found = (self._still_to_take_back(each) for each in self.node.intents())
+        found = (self._still_to_roll_back(each) for each in self.node.intents())
         pending = [intent for intent in found if intent is not None]
         return [intent for slot, intent in enumerate(pending) if intent not in pending[:slot]]
 
-    def _still_to_take_back(self, intent: Intent) -> Intent | None:
+    def _still_to_roll_back(self, intent: Intent) -> Intent | None:
         state = self.state
         if intent.sequence > state.sequence:
             return intent

@@ -98,7 +98,7 @@ def repeat_log_starts(log_set: LogSet, which: Mapping[str, Iterable[int]] | None
             by_directory.setdefault(found.log_dir, {})[found.topic_partition] = start
             truncated.setdefault(found.log_dir, []).append((found.path, start))
     for folder, starts in by_directory.items():
-        with log_set.node.working_at(folder):
+        with log_set.node.isolated_at(folder):
             for_each(_truncate_epochs, truncated[folder])
             known = read_offset_checkpoint(folder, LOG_START_OFFSET)
             raised = {key: start for key, start in starts.items() if start > known.get(key, 0)}

@@ -288,11 +288,11 @@ class Node:
         del intent
         return nullcontext()
 
-    def apart(self) -> Iterator[tuple[Node, AbstractContextManager[None]]]:
+    def isolated_per_node(self) -> Iterator[tuple[Node, AbstractContextManager[None]]]:
         """Return each node by itself, and what something is done to it in: it may fail alone."""
         yield self, nullcontext()
 
-    def working_at(self, folder: Path) -> AbstractContextManager[None]:
+    def isolated_at(self, folder: Path) -> AbstractContextManager[None]:
         """Return what a log directory is changed in: one node has nobody to stand in for it."""
         del folder
         return nullcontext()

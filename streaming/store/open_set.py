@@ -21,8 +21,8 @@ from kafkalog.streaming.store.log_set import LogSet
 from kafkalog.streaming.store.nodes import Node
 from kafkalog.streaming.store.recovery.lost_partitions import MissingMembers
 from kafkalog.streaming.store.recovery.partition_states import in_present_format
-from kafkalog.streaming.store.recovery.rollback import take_back
-from kafkalog.streaming.store.stale_entries import drop_lines_of_gone
+from kafkalog.streaming.store.recovery.rollback import roll_back
+from kafkalog.streaming.store.stale_entries import drop_entries_of_missing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 __all__ = [
     "check_given",
     "check_no_broker_lived",
+    "inspect_set",
     "known_set",
-    "look_at_set",
     "make_log_directory",
     "of_several_nodes",
     "open_set",
@@ -147,7 +147,7 @@ def open_set(
         return log_set
     # To name new members is a state of its own, and has the next sequence number: the one of an
     # unfinished commit, which would count as published from then on.
-    take_back(log_set, durable=True)
+    roll_back(log_set, durable=True)
     return _join(newest, log_set, strangers)
 
 
@@ -176,7 +176,7 @@ def _starts(known: Mapping[Path, CommitState], strangers: Sequence[Path]) -> boo
     return _newest(known).sequence == 0 and not is_one_set and not begun
 
 
-def look_at_set(folders: Sequence[Path], policy: SetPolicy) -> LogSet:
+def inspect_set(folders: Sequence[Path], policy: SetPolicy) -> LogSet:
     """Return the set that :func:`open_set` would give, and change nothing; no lock is needed.
 
     Raises:
@@ -207,7 +207,7 @@ def _join(newest: CommitState, log_set: LogSet, folders: Sequence[Path]) -> LogS
     have two states of one sequence number. See :func:`_members_and_strangers`.
     """
     for folder in folders:
-        drop_lines_of_gone(folder)  # partitions that are moved here later are others
+        drop_entries_of_missing(folder)  # partitions that are moved here later are others
     newest = in_present_format(newest, log_set.directories)
     new = {_new_id(): folder for folder in folders}
     joined = {**log_set.members, **new}

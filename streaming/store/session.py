@@ -26,7 +26,7 @@ from kafkalog.checkpoints.voters import find_voters
 from kafkalog.errors import LogDirectoryError
 from kafkalog.files.deferred_signals import shielded_part
 from kafkalog.files.paths import NodePlace, split_paths
-from kafkalog.files.timeouts import outlast
+from kafkalog.files.timeouts import run_with_timeout
 from kafkalog.streaming.log.log_dir import refuse_a_level_above, refuse_file
 from kafkalog.streaming.store.expired_segments import remove_dead
 from kafkalog.streaming.store.file_systems import check_file_system
@@ -35,18 +35,18 @@ from kafkalog.streaming.store.log_set import Condition, LogSet
 from kafkalog.streaming.store.open_set import (
     check_given,
     check_no_broker_lived,
+    inspect_set,
     known_set,
-    look_at_set,
     make_log_directory,
     of_several_nodes,
     open_set,
 )
 from kafkalog.streaming.store.recovery.lost_partitions import refuse_mount_points
-from kafkalog.streaming.store.recovery.rollback import take_back
+from kafkalog.streaming.store.recovery.rollback import roll_back
 from kafkalog.streaming.store.replicas.open_nodes import (
-    NodesSession,
-    look_at_committed_nodes,
-    look_at_nodes,
+    QuorumSession,
+    inspect_committed_nodes,
+    inspect_nodes,
 )
 from kafkalog.streaming.store.replicas.starting import ensure_nodes, has_nodes
 
@@ -61,7 +61,7 @@ __all__ = [
     "check_written",
     "ensure_set",
     "existing",
-    "look_at",
+    "inspect_state",
     "named",
     "opened_set",
     "places",
@@ -181,7 +181,7 @@ class Session(DirectoryLocks):
         for check in conditions:
             check(log_set)
         if takes_back:
-            take_back(log_set, durable=self._policy.is_durable, deletes=deletes)
+            roll_back(log_set, durable=self._policy.is_durable, deletes=deletes)
             remove_dead(log_set)
         return log_set
 
@@ -205,15 +205,15 @@ def opened_set(
 
     Raises:
         LockTimeoutError, LogDirectoryError, CheckpointError: as :class:`Session`, or as
-            :class:`~kafkalog.streaming.store.replicas.open_nodes.NodesSession`.
+            :class:`~kafkalog.streaming.store.replicas.open_nodes.QuorumSession`.
     """
     if not knows_nodes:
         refuse_nodes(directories, holder)
     elif find_voters(directories) is not None:
         if dry_run:
-            yield look_at_nodes(directories, policy, *conditions)
+            yield inspect_nodes(directories, policy, *conditions)
             return
-        with NodesSession(directories, policy, holder=holder) as nodes:
+        with QuorumSession(directories, policy, holder=holder) as nodes:
             yield nodes.open(*conditions, copies_all=copies_all)
         return
     if not dry_run:
@@ -222,13 +222,13 @@ def opened_set(
         return
     for folder in directories:
         check_unused(folder)
-    log_set = look_at_set(_real(directories), policy)
+    log_set = inspect_set(_real(directories), policy)
     for check in conditions:
         check(log_set)
     yield log_set
 
 
-def look_at(directories: Sequence[Path], policy: SetPolicy) -> LogSet:
+def inspect_state(directories: Sequence[Path], policy: SetPolicy) -> LogSet:
     """Return the set that directories are, of one node or of several, as it is committed now.
 
     Nothing is locked, and nothing changed. A writer may be at work.
@@ -236,8 +236,8 @@ def look_at(directories: Sequence[Path], policy: SetPolicy) -> LogSet:
     Raises:
         LogDirectoryError, CheckpointError: they are no set that can be looked at.
     """
-    found = look_at_committed_nodes(directories) if any(map(names_nodes, directories)) else None
-    return look_at_set(directories, policy) if found is None else found
+    found = inspect_committed_nodes(directories) if any(map(names_nodes, directories)) else None
+    return inspect_set(directories, policy) if found is None else found
 
 
 @shielded_part
@@ -255,7 +255,7 @@ def ensure_set(paths: Sequence[str | Path], policy: SetPolicy, *, knows_nodes: b
         if has_nodes(paths):
             nodes = [path for path in paths if isinstance(path, NodePlace)]
             folders = [Path(path) for path in nodes]
-            return outlast(lambda: ensure_nodes(nodes, policy), folders, policy.lag_ms)
+            return run_with_timeout(lambda: ensure_nodes(nodes, policy), folders, policy.lag_ms)
         directories = _real(paths)
         for folder in directories:
             refuse_file(folder)

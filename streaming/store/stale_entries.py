@@ -35,16 +35,16 @@ if TYPE_CHECKING:
 
 __all__ = [
     "check_log_start",
-    "drop_lines",
-    "drop_lines_of_gone",
-    "drop_lines_on_nodes",
+    "drop_entries_of_missing",
+    "drop_stale_entries",
+    "drop_stale_entries_on_nodes",
     "forget_log_start",
 ]
 
 _CHECKPOINTS: Final = (LOG_START_OFFSET, RECOVERY_POINT, HIGH_WATERMARK, CLEANER_OFFSET)
 
 
-def drop_lines(directories: Iterable[Path], made: Collection[TopicPartition]) -> None:
+def drop_stale_entries(directories: Iterable[Path], made: Collection[TopicPartition]) -> None:
     """Durably take an earlier topic's lines out of all offset checkpoints of a new topic.
 
     The lines of its partitions, which are ``made``, are removed. So are those of all other numbers
@@ -68,18 +68,18 @@ def drop_lines(directories: Iterable[Path], made: Collection[TopicPartition]) ->
         _drop(folder, is_stale)
 
 
-def drop_lines_on_nodes(nodes: Node, made: Collection[TopicPartition]) -> None:
+def drop_stale_entries_on_nodes(nodes: Node, made: Collection[TopicPartition]) -> None:
     """Do so in all directories of a set, of each node by itself: it may fail alone.
 
     Raises:
-        CheckpointError, OSError: as :func:`drop_lines`, with one node.
+        CheckpointError, OSError: as :func:`drop_stale_entries`, with one node.
     """
-    for node, alone in nodes.apart():
+    for node, alone in nodes.isolated_per_node():
         with alone:
-            drop_lines(node.directories, made)
+            drop_stale_entries(node.directories, made)
 
 
-def drop_lines_of_gone(folder: Path) -> None:
+def drop_entries_of_missing(folder: Path) -> None:
     """Durably take the lines of partitions that a log directory lacks out of its checkpoints.
 
     Raises:

@@ -15,7 +15,7 @@ from tests.support.reader_model import look_during_commits
 from kafkalog.checkpoints.intent import load_intent
 from kafkalog.streaming.commit import committer
 from kafkalog.streaming.commit.committer import Committer
-from kafkalog.streaming.commit.tail_recovery import ForeignLog
+from kafkalog.streaming.commit.tail_recovery import TailRecovery
 from kafkalog.streaming.store import nodes, session
 from kafkalog.streaming.store.identity import Verdict
 from kafkalog.streaming.store.log_set import LogSet
@@ -115,15 +115,15 @@ def plant(patch: pytest.MonkeyPatch, bug: str) -> None:
         case "no intent":
             patch.setattr(Committer, "_declare", nothing)
         case "no recovery":
-            patch.setattr(session, "take_back", nothing)
-            patch.setattr(committer, "take_back", nothing)
+            patch.setattr(session, "roll_back", nothing)
+            patch.setattr(committer, "roll_back", nothing)
         case "finished intents are acted on":
             patch.setattr(LogSet, "unfinished", all_intents)
             patch.setattr(Node, "withdraw", nothing)
         case "no guard":
             patch.setattr(nodes, "keep_brokers_out", nothing)
         case "what is interrupted forgets its intent":
-            patch.setattr(Committer, "_try_to_take_back", forget_intent)
+            patch.setattr(Committer, "_try_to_roll_back", forget_intent)
         case "the mark of a clean shutdown stays":
             patch.setattr(nodes, "remove_clean_shutdown_marker", nothing)
 
@@ -157,7 +157,7 @@ BUGS: Final = {
 def test_a_protocol_with_a_mistake_is_found_out(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
     queries, bounds = BUGS[bug]
     if bug == ADOPTED:
-        monkeypatch.setattr(ForeignLog, "check_has_no_more", nothing)
+        monkeypatch.setattr(TailRecovery, "check_has_no_more", nothing)
     else:
         plant(monkeypatch, bug)
     with pytest.raises(Broken):

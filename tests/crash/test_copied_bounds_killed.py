@@ -25,7 +25,7 @@ from kafkalog.streaming.admin.recovery import recover
 from kafkalog.streaming.admin.topics import create
 from kafkalog.streaming.sink.task_writer import TaskWriter
 from kafkalog.streaming.spark.writers import LogStreamWriter, StagedMessage
-from kafkalog.streaming.store.ends.tracker import EndsWatch
+from kafkalog.streaming.store.ends.tracker import LogEndTracker
 from kafkalog.streaming.store.identity import BatchIdentity
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def bounds(logs: Sequence[Path]) -> dict[str, tuple[int, int]]:
     states = [state for log in logs if (state := load_state(log)) is not None]
     topics = max(states, key=lambda state: state.rank).topics.values()
     (topic,) = [each for each in topics if each.name == "t"]
-    ends = EndsWatch(map(str, logs)).look().offsets
+    ends = LogEndTracker(map(str, logs)).look().offsets
     return {
         f"t-{number}": (known.log_start, ends[TopicPartition("t", number)])
         for number, known in topic.partitions.items()
@@ -118,7 +118,7 @@ class Copy:
         LogStreamWriter(plan).commit([StagedMessage(output)], batch_id)
 
     def seen(self) -> tuple[dict[int, str], int]:
-        ends = EndsWatch([str(self.log)]).look().offsets
+        ends = LogEndTracker([str(self.log)]).look().offsets
         found = kafkalog.read(str(self.log), "t", columns=["offset", "value"]).read_all()
         records = {row["offset"]: row["value"].decode() for row in found.to_pylist()}
         return records, ends[TopicPartition("t", 0)]

@@ -17,7 +17,7 @@ from tests.support.missing_member_model import (
 )
 
 from kafkalog.streaming.commit import committer
-from kafkalog.streaming.commit.tail_recovery import ForeignLog
+from kafkalog.streaming.commit.tail_recovery import TailRecovery
 from kafkalog.streaming.store import open_set, session
 from kafkalog.streaming.store.ends import rule
 from kafkalog.streaming.store.ends import tracker as watch
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from kafkalog.streaming.store.ends.rule import Said, SeenEnd
+    from kafkalog.streaming.store.ends.rule import RecordedOffsets, SeenEnd
 
 pytestmark = pytest.mark.crash
 
@@ -73,7 +73,9 @@ def always_next(*_: object, **__: object) -> Verdict:
     return Verdict.APPEND
 
 
-def missing_and_not_lost(_: Said, log: SeenEnd, committed: int | None) -> tuple[Any, None]:
+def missing_and_not_lost(
+    _: RecordedOffsets, log: SeenEnd, committed: int | None
+) -> tuple[Any, None]:
     """Stop where the log ends, as at a broker's claim."""
     return (log.end, committed), None
 
@@ -85,7 +87,7 @@ def plant(patch: pytest.MonkeyPatch, bug: str) -> None:
             patch.setattr(open_set, "_members", those_there)
             patch.setattr(open_set, "_check_may_join", nothing)
         case "a commit appends to a log that ends too early":
-            patch.setattr(ForeignLog, "check_has_all", nothing)
+            patch.setattr(TailRecovery, "check_has_all", nothing)
         case "every batch is the next":
             patch.setattr(committer, "judge", always_next)
         case "a reader asks for no member":

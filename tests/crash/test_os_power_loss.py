@@ -29,7 +29,7 @@ from kafkalog.errors import KafkaLogError
 from kafkalog.files import atomic as atomic_file
 from kafkalog.files.system import system
 from kafkalog.streaming.admin.recovery import recover
-from kafkalog.streaming.source.end_offsets import FollowedLogs
+from kafkalog.streaming.source.end_offsets import EndOffsets
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -136,7 +136,7 @@ def check(case: Case, disk: Disk, kept: int, process: int) -> int:
         gone = sum(each.end - each.start for each in done.lost)
         assert gone == len(scene.expected(batches)) - len(values)
         assert recover([str(f) for f in scene.directories], accept_os_loss=True).lost == []
-        FollowedLogs([str(folder) for folder in scene.directories], lambda _: True).look()
+        EndOffsets([str(folder) for folder in scene.directories], lambda _: True).look()
         scene.write(batches, "run-2")
         following = set(scene.expected(batches + 1)) - set(scene.expected(batches))
         assert set(scene.values()) == set(values) | following

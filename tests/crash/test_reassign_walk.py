@@ -14,7 +14,7 @@ from tests.support.replicated import append, check_clean, check_in_sync, path_of
 
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.admin.nodes.move_folders import move_folders
-from kafkalog.streaming.admin.nodes.reassign import Move, cancel_moves, look_at_moves, reassign
+from kafkalog.streaming.admin.nodes.reassign import Move, cancel_moves, inspect_moves, reassign
 from kafkalog.streaming.admin.nodes.replicas import compare_replicas
 from kafkalog.streaming.admin.recovery import recover
 
@@ -89,7 +89,7 @@ def test_a_move_killed_at_any_call_continues(
         assert all(each.is_done for each in reassign([path], MOVES))
         append(nodes, 2, ["c"], **TWO)
         append(nodes, 3, ["d"], **TWO)
-        assert [each.replicas for each in look_at_moves([path], MOVES)] == [(3, 1), (3, 0)]
+        assert [each.replicas for each in inspect_moves([path], MOVES)] == [(3, 1), (3, 0)]
         check_there_from_any_others(nodes, [*ROWS, *MORE, "c", "d"])
         names = {node.name: sorted(path.name for path in node.glob("t-*")) for node in nodes}
         assert names == {"a": ["t-1"], "b": ["t-0"], "c": [], "d": ["t-0", "t-1"]}

@@ -25,7 +25,7 @@ from kafkalog.checkpoints.commit_state import PREPARED_FILE, STATE_FILE
 from kafkalog.streaming.store.replicas import controller as deciding
 from kafkalog.streaming.store.replicas import copying
 from kafkalog.streaming.store.replicas import quorum as several_nodes
-from kafkalog.streaming.store.replicas.quorum import SeveralNodes
+from kafkalog.streaming.store.replicas.quorum import Quorum
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,12 +56,12 @@ def _slot(name: str, number: int = 0) -> int:
 
 def on_one_node(patch: pytest.MonkeyPatch) -> None:
     """Prepare on one node only: it is renamed there, and nobody else has it."""
-    prepare = SeveralNodes._prepare
+    prepare = Quorum._prepare
 
-    def on_first(nodes: SeveralNodes, node: int, state: Any) -> bool:
+    def on_first(nodes: Quorum, node: int, state: Any) -> bool:
         return node == nodes.live[0] and prepare(nodes, node, state)
 
-    patch.setattr(SeveralNodes, "_prepare", on_first)
+    patch.setattr(Quorum, "_prepare", on_first)
 
 
 def one_is_enough(patch: pytest.MonkeyPatch) -> None:
@@ -86,13 +86,13 @@ def without_raise(patch: pytest.MonkeyPatch) -> None:
 
 def without_verification(patch: pytest.MonkeyPatch) -> None:
     """Rename without looking at the locks after preparing."""
-    publish = SeveralNodes.publish
+    publish = Quorum.publish
 
-    def unverified(nodes: SeveralNodes, state: Any, check: Callable[[], None]) -> Any:
+    def unverified(nodes: Quorum, state: Any, check: Callable[[], None]) -> Any:
         check()
         return publish(nodes, state, lambda: None)
 
-    patch.setattr(SeveralNodes, "publish", unverified)
+    patch.setattr(Quorum, "publish", unverified)
 
 
 def without_comparison(patch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from kafkalog.streaming.admin.recovery import recover
 from kafkalog.streaming.admin.retention import delete_records, retain
 from kafkalog.streaming.log.segments import list_base_offsets
 from kafkalog.streaming.records.columns import Columns, RecordDecoder
-from kafkalog.streaming.store.ends.tracker import EndsWatch
+from kafkalog.streaming.store.ends.tracker import LogEndTracker
 
 if TYPE_CHECKING:
     from tests.support.disk import Disk
@@ -46,7 +46,7 @@ def act() -> None:
 
 def seen() -> list[tuple[int, list[str]]]:
     """Give what a reader sees of each partition: the first offset, and the values."""
-    watch = EndsWatch([str(MOUNT)])
+    watch = LogEndTracker([str(MOUNT)])
     ends = watch.look().offsets
     found = []
     for key in KEYS:

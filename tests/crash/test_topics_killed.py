@@ -36,7 +36,7 @@ from kafkalog.errors import (
 )
 from kafkalog.streaming.admin.recovery import recover
 from kafkalog.streaming.admin.topics import alter, create, delete
-from kafkalog.streaming.store.ends.tracker import EndsWatch
+from kafkalog.streaming.store.ends.tracker import LogEndTracker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -91,7 +91,7 @@ def seen(logs: Sequence[Path]) -> dict[str, Any]:
     states = [state for log in logs if (state := load_state(log)) is not None]
     topics = max(states, key=lambda state: state.rank).topics.values()
     known = {(topic.name, number) for topic in topics for number in topic.partitions}
-    ends = EndsWatch(map(str, logs)).look().offsets
+    ends = LogEndTracker(map(str, logs)).look().offsets
     assert not any(end for key, end in ends.items() if key not in known)
     assert known <= ends.keys()
     found: dict[str, Any] = {str(key): end for key, end in ends.items() if key in known}
@@ -249,7 +249,7 @@ def change_again(log: Path) -> None:
 
 def look_again(log: Path, until: Path) -> None:
     """Read what is there: whole batches of the topic, and all of the other one from its start."""
-    watch = EndsWatch([str(log)])
+    watch = LogEndTracker([str(log)])
     kept = 0
     while not until.exists():
         ends = {str(key): end for key, end in watch.look().offsets.items()}

@@ -14,7 +14,7 @@ from kafkalog.checkpoints.commit_state import UNFINISHED_FOLDER
 from kafkalog.checkpoints.state_file import load_state
 from kafkalog.streaming.admin.recovery import recover
 from kafkalog.streaming.admin.topics import alter, delete
-from kafkalog.streaming.store.ends.tracker import EndsWatch
+from kafkalog.streaming.store.ends.tracker import LogEndTracker
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,7 +49,7 @@ def seen() -> tuple[dict[str, int], dict[str, dict[str, str]]]:
     assert state is not None
     topics = state.topics.values()
     known = {(topic.name, number) for topic in topics for number in topic.partitions}
-    ends = EndsWatch([str(MOUNT)]).look().offsets
+    ends = LogEndTracker([str(MOUNT)]).look().offsets
     assert not any(end for key, end in ends.items() if key not in known)
     settings = {topic.name: dict(topic.settings) for topic in topics}
     return {str(key): end for key, end in ends.items() if key in known}, settings

@@ -11,7 +11,7 @@ from tests.support.corpus import UnpackedCase
 from tests.support.kafka import Topic, serve
 from tests.support.reading import read_batch
 
-from kafkalog.streaming.store.ends.tracker import EndsWatch
+from kafkalog.streaming.store.ends.tracker import LogEndTracker
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,7 +26,7 @@ def test_a_broker_serves_what_was_mirrored_transactions_and_all(tmp_path: Path) 
         (row["partition"], row["offset"], row["timestamp"], row["key"], row["value"])
         for row in read_batch(path=case.path, subscribe="txn", **committed)
     )
-    watch = EndsWatch([case.path], lambda key: key.topic == "txn", committed_only=True)
+    watch = LogEndTracker([case.path], lambda key: key.topic == "txn", committed_only=True)
     bounds = {
         key.partition: (watch.log_start(key), end) for key, end in watch.look().offsets.items()
     }

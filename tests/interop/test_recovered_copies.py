@@ -14,7 +14,7 @@ from tests.support.kafka import Broker
 from kafkalog.streaming.log.read.slice_reader import read_slice
 from kafkalog.streaming.records.columns import Columns, RecordDecoder
 from kafkalog.streaming.source.batch_plan import plan_batch
-from kafkalog.streaming.source.end_offsets import FollowedLogs
+from kafkalog.streaming.source.end_offsets import EndOffsets
 from kafkalog.streaming.source.read_options import ReadOptions
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def recovered(home: Path, copy: Path) -> tuple[dict[str, Rows], Spans]:
 
 def spans(copy: Path) -> Spans:
     plain = {topic.name for topic in TOPICS} - {"ended"}
-    tail = FollowedLogs([str(copy)], lambda key: key.topic in plain, to_log_end=True)
+    tail = EndOffsets([str(copy)], lambda key: key.topic in plain, to_log_end=True)
     return {
         (key.topic, key.partition): (tail.log_start(key), end) for key, end in tail.look().items()
     }

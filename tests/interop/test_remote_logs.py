@@ -34,7 +34,7 @@ from kafkalog.files.paths import as_path
 from kafkalog.files.remote_store import open_store
 from kafkalog.files.storage import RemoteRoot
 from kafkalog.model import TopicPartition
-from kafkalog.streaming.source.end_offsets import FollowedLogs
+from kafkalog.streaming.source.end_offsets import EndOffsets
 from kafkalog.streaming.source.read_options import ReadOptions
 from kafkalog.streaming.source.reading import read_split
 from kafkalog.streaming.source.schema import RowSchema, source_schema
@@ -204,7 +204,7 @@ def test_an_idle_query_lists_as_often_as_it_is_told_to(store: ObjectStore, big: 
     often = ReadOptions.parse(of_big(big, store) | {"storage.listInterval": "0"})
     seldom = ReadOptions.parse(of_big(big, store) | {"storage.listInterval": "1h"})
     for options, expected in ((seldom, 0), (often, 1)):
-        tail = FollowedLogs(options.paths, lambda _: True)
+        tail = EndOffsets(options.paths, lambda _: True)
         ends = tail.look()
         assert ends == {TopicPartition("big", 0): 1536}
         store.requests.clear()
@@ -220,7 +220,7 @@ def test_what_is_uploaded_later_is_found(store: ObjectStore, tmp_path: Path) -> 
     options = ReadOptions.parse(
         {"path": store.uri("grows"), "subscribe": "t", "storage.listInterval": "0"} | store.options
     )
-    tail = FollowedLogs(options.paths, lambda _: True)
+    tail = EndOffsets(options.paths, lambda _: True)
     assert tail.look() == {TopicPartition("t", 0): 3}
     # the active segment as a later copy of it has it, and one more
     write_indexed_segment(tmp_path / "t-0", 0, [([Row(b"1")], 0)] * 5)
@@ -238,7 +238,7 @@ def test_a_segment_that_comes_after_its_commit_is_found(store: ObjectStore, tmp_
     options = ReadOptions.parse(
         {"path": store.uri("behind"), "subscribe": "t", "storage.listInterval": "0"} | store.options
     )
-    tail = FollowedLogs(options.paths, lambda _: True)
+    tail = EndOffsets(options.paths, lambda _: True)
     assert tail.look() == tail.look() == {TopicPartition("t", 0): end}
     write_indexed_segment(tmp_path / "later", end, [([Row(b"2")], 0)] * 2)
     store.upload(tmp_path / "later", "behind/t-0")
@@ -271,7 +271,7 @@ def test_a_file_that_the_next_listing_knows_otherwise_is_opened_anew(
     write_indexed_segment(tmp_path / "t-0", 0, [([Row(b"1")], 0)] * 3)
     store.upload(tmp_path, "changes")
     options = ReadOptions.parse(of_big(store.uri("changes"), store))
-    tail = FollowedLogs(options.paths, lambda _: True)
+    tail = EndOffsets(options.paths, lambda _: True)
     assert tail.look() == {TopicPartition("t", 0): 3}
     write_indexed_segment(tmp_path / "t-0", 0, [([Row(b"1")], 0)] * 5)
     store.upload(tmp_path, "changes")

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from tests.support.kafka_cluster import NodeBroker
 
-    from kafkalog.streaming.admin.recovery import Upkeep
+    from kafkalog.streaming.admin.recovery import RecoveryReport
 
 pytestmark = pytest.mark.interop
 
@@ -71,12 +71,12 @@ def epochs(nodes: list[Path]) -> list[int]:
     return [topic.partitions[n].leader_epoch for n in sorted(topic.partitions)]
 
 
-def give(nodes: list[Path], cluster: Cluster) -> Upkeep:
+def give(nodes: list[Path], cluster: Cluster) -> RecoveryReport:
     metadata = [str(broker.metadata) for broker in cluster.brokers]
     return hand_over([path_of(nodes)], cluster_metadata=metadata)
 
 
-def take(nodes: list[Path], cluster: Cluster) -> Upkeep:
+def take(nodes: list[Path], cluster: Cluster) -> RecoveryReport:
     metadata = [str(broker.metadata) for broker in cluster.brokers]
     return take_over([path_of(nodes)], cluster_metadata=metadata)
 

@@ -19,7 +19,7 @@ from kafkalog.model import TopicPartition
 from kafkalog.streaming.admin.compaction import Wanted, compact
 from kafkalog.streaming.admin.retention import delete_records
 from kafkalog.streaming.admin.topics import alter, delete
-from kafkalog.streaming.store.ends.tracker import EndsWatch
+from kafkalog.streaming.store.ends.tracker import LogEndTracker
 
 if TYPE_CHECKING:
     import random
@@ -170,6 +170,6 @@ def bounds(path: Path, topic: str = TOPIC) -> dict[int, tuple[int, int]]:
     """Give where the partitions of a topic start and end, for readers."""
     if not path.is_dir():
         return {}
-    watch = EndsWatch([str(path)], lambda key: key.topic == topic)
+    watch = LogEndTracker([str(path)], lambda key: key.topic == topic)
     ends = watch.look().offsets
     return {key.partition: (watch.log_start(key), end) for key, end in ends.items()}

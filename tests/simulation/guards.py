@@ -88,13 +88,13 @@ GUARDS: Final = {
     ),
     "no recovery": Mutation(
         "what a killed commit left becomes visible, or stops the next one",
-        {"store.session.take_back": _nothing, "commit.committer.take_back": _nothing},
+        {"store.session.roll_back": _nothing, "commit.committer.roll_back": _nothing},
         ("query", "appender", "reader"),
         {"kill": 300, "torn": 400},
     ),
     "an interrupted commit forgets its intent": Mutation(
         "what an interrupted commit left becomes visible, or stops the next one",
-        {"commit.committer.Committer._try_to_take_back": _intent_is_lost},
+        {"commit.committer.Committer._try_to_roll_back": _intent_is_lost},
         ("query", "appender", "reader"),
         {"interrupt": 150},
     ),
@@ -175,7 +175,7 @@ GUARDS: Final = {
     ),
     "missing directories are not noticed": Mutation(
         "readers are given a part of what is committed, and not told",
-        {"source.completeness.WholeLook._say": _nothing},
+        {"source.completeness.CompletenessCheck._say": _nothing},
         ("appender", "query", "reader", "reader"),
         {"vanish": 150, "empty": 150},
     ),
@@ -206,7 +206,7 @@ GUARDS: Final = {
     "the log continues in the same segment on a server": Mutation(
         "late writes of a host that lost its locks replace what is committed",
         {
-            "store.recovery.rollback._take_back_partition": Instead(
+            "store.recovery.rollback._roll_back_partition": Instead(
                 "if is_shared(folder) and not is_cut:", "if False:"
             )
         },
@@ -293,7 +293,7 @@ GUARDS: Final = {
     "intents that are published count as unfinished": Mutation(
         "what is committed is cut off",
         {
-            "store.log_set.LogSet._still_to_take_back": Instead(
+            "store.log_set.LogSet._still_to_roll_back": Instead(
                 "if intent.sequence > state.sequence:", "if True:"
             )
         },
@@ -302,7 +302,7 @@ GUARDS: Final = {
     ),
     "a log that ends too early is appended to": Mutation(
         "offsets that readers have seen get other records",
-        {"commit.tail_recovery.ForeignLog._check_end": Instead("self.check_has_all(end)")},
+        {"commit.tail_recovery.TailRecovery._check_end": Instead("self.check_has_all(end)")},
         ("query", "appender", "reader"),
         {"old": 60},
         drawn={"directories": 2},
@@ -413,7 +413,7 @@ GUARDS: Final = {
     ),
     "a state is prepared on one node only": _found(
         "an acknowledged batch is known to one node, and gone with it",
-        "store.replicas.quorum.SeveralNodes.publish",
+        "store.replicas.quorum.Quorum.publish",
         "for node in self.live if self._prepare",
         "for node in self.live[:1] if self._prepare",
     ),
@@ -427,10 +427,10 @@ GUARDS: Final = {
     "a minority may go on": Mutation(
         "two halves of a set continue without each other",
         {
-            "store.replicas.open_nodes.NodesSession._present": Instead(
+            "store.replicas.open_nodes.QuorumSession._present": Instead(
                 "voters.check_majority()", "pass"
             ),
-            "store.replicas.quorum.SeveralNodes.check_majority": Instead(
+            "store.replicas.quorum.Quorum.check_majority": Instead(
                 "if is_majority(self.live, self.voters):", "if self.live:"
             ),
         },

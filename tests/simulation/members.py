@@ -35,7 +35,7 @@ from kafkalog.streaming.coordinator.records import (
 )
 from kafkalog.streaming.coordinator.schemas import OFFSET_COMMIT_VALUE, OFFSETS_RECORD_TYPES
 from kafkalog.streaming.groups.administration import EARLIEST, LATEST, delete_group, reset_group
-from kafkalog.streaming.store.ends.tracker import EndsWatch
+from kafkalog.streaming.store.ends.tracker import LogEndTracker
 
 if TYPE_CHECKING:
     from tests.simulation.group_audit import Log
@@ -265,14 +265,14 @@ def copy_all(scene: Scene) -> None:
             _look(scene, "end")
         return
     _look(scene, "end")
-    watch = EndsWatch(scene.paths, lambda key: key.topic == TOPIC)
+    watch = LogEndTracker(scene.paths, lambda key: key.topic == TOPIC)
     scene.group.ends = {key.partition: end for key, end in watch.look().offsets.items()}
 
 
 def _look(scene: Scene, name: str) -> None:
     began = scene.history.now()
     before = _group_log(scene)
-    watch = EndsWatch(scene.paths, lambda key: key.topic == COPY)
+    watch = LogEndTracker(scene.paths, lambda key: key.topic == COPY)
     rows = []
     if watch.look().offsets:
         values = kafkalog.read(scene.path, COPY, columns=["value"]).read_all()["value"]
@@ -285,7 +285,7 @@ def _look(scene: Scene, name: str) -> None:
 
 def _group_log(scene: Scene) -> Log:
     """Read all that was ever committed about the group."""
-    watch = EndsWatch(scene.paths, lambda key: key == _GROUP_LOG)
+    watch = LogEndTracker(scene.paths, lambda key: key == _GROUP_LOG)
     end = watch.look().offsets.get(_GROUP_LOG)
     if end is None:
         return []

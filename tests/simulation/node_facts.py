@@ -149,7 +149,7 @@ class Disks:
         for name in (name for names in self._layout.names for name in names):
             for folder, node in self._own(name).items():
                 for log in _logs({folder: node}):
-                    for offset, epoch, crc in _records(log, apart=self._is_compacted):
+                    for offset, epoch, crc in _records(log, isolated_per_node=self._is_compacted):
                         key = (_topic_id(node), folder, offset, epoch)
                         if self._known.setdefault(key, crc) != crc:
                             self.doubled.append(f"two records: folder, offset, epoch {key[1:]}")
@@ -190,10 +190,10 @@ def _crcs(log: bytes) -> dict[int, int]:
     return found
 
 
-def _records(log: bytes, *, apart: bool) -> Iterator[tuple[int, int, int]]:
+def _records(log: bytes, *, isolated_per_node: bool) -> Iterator[tuple[int, int, int]]:
     """Yield the first offset, leader epoch and the CRC of the records of each whole batch.
 
-    If they are to be looked at ``apart``, those of each record, by its key and value.
+    If they are to be looked at ``isolated_per_node``, those of each record, by its key and value.
     """
     position = 0
     while position + _HEAD <= len(log):
@@ -204,7 +204,7 @@ def _records(log: bytes, *, apart: bool) -> Iterator[tuple[int, int, int]]:
         if not is_whole:
             return
         epoch = int.from_bytes(batch[_HEAD : _HEAD + 4], "big")
-        if apart:
+        if isolated_per_node:
             yield from ((offset + delta, epoch, crc) for delta, crc in _apart(batch))
         else:
             yield offset, epoch, zlib.crc32(batch[61:])

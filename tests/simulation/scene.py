@@ -16,7 +16,7 @@ from tests.simulation.scheduler import InterruptError, KilledError
 from tests.support.warnings_heard import warnings_to
 
 from kafkalog.errors import DurabilityError, KafkaLogError
-from kafkalog.streaming.admin.recovery import Upkeep, recover
+from kafkalog.streaming.admin.recovery import RecoveryReport, recover
 
 if TYPE_CHECKING:
     import random
@@ -153,7 +153,7 @@ class Scene:
         """Choose a topic to read."""
         return OTHER if self.has_other and chance.random() < 0.7 else TOPIC
 
-    def accept_os_loss(self) -> Upkeep:
+    def accept_os_loss(self) -> RecoveryReport:
         """Let a person continue without what a loss of power took, and note what he is told."""
         noted = Acceptance(self.history.now())
         self.history.accepted.append(noted)

@@ -25,7 +25,7 @@ from kafkalog.streaming.admin.copied_bounds import Bounds, set_bounds
 from kafkalog.streaming.admin.recovery import recover
 from kafkalog.streaming.admin.retention import delete_records
 from kafkalog.streaming.admin.topics import alter, create, delete
-from kafkalog.streaming.store.ends.tracker import EndsWatch
+from kafkalog.streaming.store.ends.tracker import LogEndTracker
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -64,7 +64,9 @@ def copy(spark: SparkSession, tmp_path: Path) -> Callable[..., Mirror]:
 
 def bounds(path: str | Path, *topics: str) -> dict[str, tuple[int, int]]:
     """Give where readers of committed records see partitions start and end."""
-    watch = EndsWatch(str(path).split(","), lambda key: key.topic in topics, committed_only=True)
+    watch = LogEndTracker(
+        str(path).split(","), lambda key: key.topic in topics, committed_only=True
+    )
     ends = watch.look().offsets
     return {str(key): (watch.log_start(key), end) for key, end in ends.items()}
 

@@ -34,7 +34,7 @@ from kafkalog.streaming.admin.copied_bounds import Bounds, set_bounds
 from kafkalog.streaming.admin.topics import alter, create
 from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.sink.group_writer import GroupWriter
-from kafkalog.streaming.store.ends.tracker import EndsWatch
+from kafkalog.streaming.store.ends.tracker import LogEndTracker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -74,7 +74,7 @@ class Source:
         """Look where logs start, and where they end for readers of committed records."""
         chosen = frozenset(self.topics)
         paths = self.path.split(",")
-        watch = EndsWatch(paths, lambda key: key.topic in chosen, committed_only=True)
+        watch = LogEndTracker(paths, lambda key: key.topic in chosen, committed_only=True)
         ends = watch.look().offsets
         return {key: Bounds(watch.log_start(key), end) for key, end in ends.items()}
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from tests.support.sinking import Writer, rows
 
 from kafkalog.streaming.records.columns import Columns, RecordDecoder
-from kafkalog.streaming.source.end_offsets import FollowedLogs
+from kafkalog.streaming.source.end_offsets import EndOffsets
 
 if TYPE_CHECKING:
     import random
@@ -85,7 +85,7 @@ class Follower:
 
     def __init__(self, directories: Sequence[Path], topics: Sequence[str], rows: int) -> None:
         self._rows = rows
-        self._tail = FollowedLogs(map(str, directories), lambda key: key.topic in topics)
+        self._tail = EndOffsets(map(str, directories), lambda key: key.topic in topics)
         self._decoder = RecordDecoder(Columns.VALUE | Columns.OFFSET)
         self._positions: dict[TopicPartition, int] = {}
         self._last: dict[tuple[TopicPartition, str], tuple[int, ...]] = {}

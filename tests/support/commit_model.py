@@ -46,7 +46,7 @@ from kafkalog.files.deferred_signals import Interrupted, current
 from kafkalog.streaming.log.files import parse_partition_directory
 from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.records.columns import Columns, RecordDecoder
-from kafkalog.streaming.source.end_offsets import FollowedLogs
+from kafkalog.streaming.source.end_offsets import EndOffsets
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -503,7 +503,7 @@ def visible() -> Contents:
 
 
 def _contents(*, log_end: bool) -> Contents:
-    tail = FollowedLogs([str(LOG_DIR)], lambda _: True, to_log_end=log_end)
+    tail = EndOffsets([str(LOG_DIR)], lambda _: True, to_log_end=log_end)
     found = {}
     for key, end in tail.look().items():
         with tail.open(key) as log:

@@ -9,7 +9,7 @@ from tests.support.sinking import Writer, rows
 from kafkalog.files.system import system
 from kafkalog.streaming.admin.compaction import Wanted, compact
 from kafkalog.streaming.records.columns import Columns, RecordDecoder
-from kafkalog.streaming.store.ends.tracker import EndsWatch
+from kafkalog.streaming.store.ends.tracker import LogEndTracker
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -53,7 +53,7 @@ def compacted(log: Path, wanted: Wanted = FORCED, **named: Any) -> Compacted:
 
 def read(log: Path, key: TopicPartition) -> dict[int, tuple[str, str | None]]:
     """Read what a query sees: key and value by offset."""
-    watch = EndsWatch([str(log)])
+    watch = LogEndTracker([str(log)])
     end = watch.look().offsets[key]
     decoder = RecordDecoder(Columns.KEY | Columns.VALUE | Columns.OFFSET)
     found: dict[int, tuple[str, str | None]] = {}

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from kafkalog.streaming.admin.recovery import Upkeep
+    from kafkalog.streaming.admin.recovery import RecoveryReport
 
 __all__ = [
     "BROKER_EPOCHS",
@@ -83,13 +83,13 @@ def know(
     return write_metadata(folder, *records)
 
 
-def give(nodes: Sequence[Path], *metadata: Path, dry_run: bool = False) -> Upkeep:
+def give(nodes: Sequence[Path], *metadata: Path, dry_run: bool = False) -> RecoveryReport:
     """Hand the nodes over."""
     copies = [*map(str, metadata)]
     return hand_over([*_paths(nodes)], cluster_metadata=copies, dry_run=dry_run)
 
 
-def take(nodes: Sequence[Path], *metadata: Path, dry_run: bool = False) -> Upkeep:
+def take(nodes: Sequence[Path], *metadata: Path, dry_run: bool = False) -> RecoveryReport:
     """Take the nodes back."""
     copies = [*map(str, metadata)]
     return take_over([*_paths(nodes)], cluster_metadata=copies, dry_run=dry_run)

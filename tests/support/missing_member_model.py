@@ -31,7 +31,7 @@ from tests.support.sinking import Writer, rows
 from kafkalog.checkpoints.state_file import load_state
 from kafkalog.errors import KafkaLogError
 from kafkalog.streaming.records.columns import Columns, RecordDecoder
-from kafkalog.streaming.source.end_offsets import FollowedLogs
+from kafkalog.streaming.source.end_offsets import EndOffsets
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -338,7 +338,7 @@ def _current(world: _World, known: int, *, sees_all: bool) -> tuple[str, ...]:
 
 def _seen() -> _Seen | None:
     """Read as a query does; None if it is told of a loss."""
-    logs = FollowedLogs([str(folder) for folder in _FOLDERS], lambda _: True)
+    logs = EndOffsets([str(folder) for folder in _FOLDERS], lambda _: True)
     ends = logs.look()
     if logs.missing_parts().is_loss or logs.ends.lost:
         return None

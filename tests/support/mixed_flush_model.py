@@ -43,14 +43,14 @@ from kafkalog.errors import KafkaLogError
 from kafkalog.files.system import system
 from kafkalog.streaming.admin.recovery import recover
 from kafkalog.streaming.records.columns import Columns, RecordDecoder
-from kafkalog.streaming.source.end_offsets import FollowedLogs
+from kafkalog.streaming.source.end_offsets import EndOffsets
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from tests.support.disk import Change
 
-    from kafkalog.streaming.admin.recovery import Upkeep
+    from kafkalog.streaming.admin.recovery import RecoveryReport
     from kafkalog.streaming.log.partition_log import PartitionLog
 
 __all__ = ["Bounds", "search_mixed_flush"]
@@ -479,7 +479,7 @@ class _Aftermath:
         self._go_on(world)
         return world, bool(done.lost)
 
-    def _recover(self) -> Upkeep:
+    def _recover(self) -> RecoveryReport:
         try:
             done = recover([str(_LOG_DIR)], accept_os_loss=True)
         except KafkaLogError as error:
@@ -511,7 +511,7 @@ class _Aftermath:
         self._hold(seen == _whole(due), f"a writer goes on, and {seen} is there")
         return True
 
-    def _check_lost(self, done: Upkeep) -> _Rows:
+    def _check_lost(self, done: RecoveryReport) -> _Rows:
         """Hold what is there against what recovery said; give it."""
         left = _visible()
         said = {e.where.topic_partition.partition: (e.start, e.end) for e in done.lost}
@@ -595,7 +595,7 @@ def _writer(bounds: Bounds, query: _Query, flush: str) -> Writer:
 
 def _visible() -> _Rows:
     """Read as a query does."""
-    tail = FollowedLogs([str(_LOG_DIR)], lambda _: True)
+    tail = EndOffsets([str(_LOG_DIR)], lambda _: True)
     found = {}
     for key, end in tail.look().items():
         with tail.open(key) as log:

@@ -45,7 +45,7 @@ from kafkalog.streaming.log.partition_log import PartitionLog
 from kafkalog.streaming.records.batch import scan_batches
 from kafkalog.streaming.records.columns import Columns, RecordDecoder
 from kafkalog.streaming.store.policy import SetPolicy
-from kafkalog.streaming.store.replicas.open_nodes import NodesSession
+from kafkalog.streaming.store.replicas.open_nodes import QuorumSession
 from kafkalog.streaming.store.replicas.quorum import Controller
 
 if TYPE_CHECKING:
@@ -174,7 +174,7 @@ class _World:
 
     def recover(self) -> None:
         """Let somebody take back what is unfinished, and write nothing."""
-        with self.process("recovery"), NodesSession(FOLDERS, SetPolicy(), holder="x") as session:
+        with self.process("recovery"), QuorumSession(FOLDERS, SetPolicy(), holder="x") as session:
             session.open()
         self.steps.append("what is unfinished is finished, or taken back")
         newest = max(filter(None, map(load_state, FOLDERS)), key=lambda state: state.rank)

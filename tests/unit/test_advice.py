@@ -52,7 +52,7 @@ from kafkalog.streaming.store.log_set import LogSet
 from kafkalog.streaming.store.open_set import open_set
 from kafkalog.streaming.store.policy import SetPolicy
 from kafkalog.streaming.store.replicas import open_nodes
-from kafkalog.streaming.store.replicas.quorum import SeveralNodes
+from kafkalog.streaming.store.replicas.quorum import Quorum
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -928,7 +928,7 @@ def a_salvage_that_was_cut_off_is_ended_by_the_same_options(place: Place) -> Non
 
 def cut_off(place: Place) -> None:
     """Let a commit append, and end before it is published."""
-    kind, name = (SeveralNodes, "_decide") if ";" in place.path else (LogSet, "publish")
+    kind, name = (Quorum, "_decide") if ";" in place.path else (LogSet, "publish")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(kind, name, _power_cut)
         with pytest.raises(PowerCutError):

@@ -12,14 +12,14 @@ import pytest
 _COLLECTING = """
 import gc
 from pyspark import TaskContext
-from kafkalog.streaming.spark.worker import settle_planner, task_of_spark
+from kafkalog.streaming.spark.worker import freeze_planner, task_of_spark
 {before}
 kept = []
 for module in ["sys", "sys", "colorsys"]:
     with task_of_spark():
         __import__(module)
         kept += [[] for _ in range(1000)]
-    settle_planner()
+    freeze_planner()
     print(gc.get_freeze_count())
 """
 

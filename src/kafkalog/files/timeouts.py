@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from kafkalog.files.closing import Closing
     from kafkalog.files.deferred_signals import Running
 
-__all__ = ["LeftBehind", "at", "hold", "let_go", "outlast", "stalled", "taken_over"]
+__all__ = ["LeftBehind", "at", "hold", "let_go", "run_with_timeout", "stalled", "taken_over"]
 
 _T = TypeVar("_T")
 
@@ -66,7 +66,7 @@ def stalled(path: str | Path) -> OSError | None:
     return None
 
 
-def outlast(action: Callable[[], _T], folders: Sequence[Path], limit_ms: int | None) -> _T:
+def run_with_timeout(action: Callable[[], _T], folders: Sequence[Path], limit_ms: int | None) -> _T:
     """Return what ``action`` does; it begins again without each of ``folders`` that stalls.
 
     A folder stalls in which nothing comes to an end for longer than ``limit_ms``. Signs of life are
@@ -76,12 +76,12 @@ def outlast(action: Callable[[], _T], folders: Sequence[Path], limit_ms: int | N
     REQUIRES: nothing interrupts this thread, or the action changes nothing that others see; and it
     may be cut off anywhere. Within another one it is a part of that.
     """
-    if limit_ms is None or isinstance(current(), _Going):
+    if limit_ms is None or isinstance(current(), _AbandonableCall):
         return action()
     held: dict[tuple[Path, ...], Closing] = {}
     try:
         while True:
-            going = _Going(action, folders, held)
+            going = _AbandonableCall(action, folders, held)
             if going.has_ended_within(limit_ms / 1000):
                 return going.result()
     finally:
@@ -92,29 +92,29 @@ def outlast(action: Callable[[], _T], folders: Sequence[Path], limit_ms: int | N
 def at(path: Path) -> AbstractContextManager[object]:
     """Return what the work at ``path`` is done in, a folder of an action or something below one."""
     going = current()
-    return going.at(path) if isinstance(going, _Going) else _ANYWHERE
+    return going.at(path) if isinstance(going, _AbandonableCall) else _ANYWHERE
 
 
 def hold(folders: Sequence[Path], closing: Closing) -> None:
     """Let what is held in ``folders`` pass on, should another folder stall."""
     going = current()
-    if isinstance(going, _Going):
+    if isinstance(going, _AbandonableCall):
         going.hold(tuple(folders), closing)
 
 
 def let_go(folders: Sequence[Path]) -> bool:
     """Return whether it is up to the caller to close what it held: it has not passed on."""
     going = current()
-    return not isinstance(going, _Going) or going.let_go(tuple(folders))
+    return not isinstance(going, _AbandonableCall) or going.let_go(tuple(folders))
 
 
 def taken_over(folders: Sequence[Path]) -> Closing | None:
     """Return what the thread that was left behind had held in ``folders``, for this one to hold."""
     going = current()
-    return going.take_over(tuple(folders)) if isinstance(going, _Going) else None
+    return going.take_over(tuple(folders)) if isinstance(going, _AbandonableCall) else None
 
 
-class _Going(Generic[_T]):
+class _AbandonableCall(Generic[_T]):
     """An action in a thread that can be left behind.
 
     ``is_asked_to_stop`` is that of whoever waits, until the thread is left behind: then it is so.
@@ -271,7 +271,7 @@ class _At:
 
     __slots__ = ("_folder", "_going")
 
-    def __init__(self, going: _Going[Any], folder: Path) -> None:
+    def __init__(self, going: _AbandonableCall[Any], folder: Path) -> None:
         self._going = going
         self._folder = folder
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from kafkalog.checkpoints.commit_state import CommitState, TopicState
     from kafkalog.streaming.coordinator.cluster_partitions import ClusterPartition, ClusterView
 
-__all__ = ["Cluster", "look_at_cluster", "newest_view"]
+__all__ = ["Cluster", "compare_with_cluster", "newest_view"]
 
 _RESERVED: Final = frozenset({"A" * 22, "A" * 21 + "Q", "A" * 21 + "g"})
 """What stands for a directory that the cluster does not know (yet): zero, one and two."""
@@ -56,7 +56,7 @@ class Cluster:
         return self.broker_epochs.get(self.brokers[node], -1)
 
 
-def look_at_cluster(
+def compare_with_cluster(
     state: CommitState, nodes: Mapping[int, Mapping[str, Path]], metadata: Sequence[Path]
 ) -> Cluster:
     """Compare a state with what its nodes' brokers and their cluster know; changes nothing.

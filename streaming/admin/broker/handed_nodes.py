@@ -21,9 +21,9 @@ from kafkalog.files.regular import fsync_directory, fsync_file
 from kafkalog.model import CLUSTER_METADATA_TOPIC
 from kafkalog.streaming.log.segments import list_base_offsets
 from kafkalog.streaming.store.policy import SetPolicy
-from kafkalog.streaming.store.replicas.quorum import SeveralNodes
+from kafkalog.streaming.store.replicas.quorum import Quorum
 from kafkalog.streaming.store.session import opened_set
-from kafkalog.streaming.store.stale_entries import drop_lines_of_gone
+from kafkalog.streaming.store.stale_entries import drop_entries_of_missing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -107,7 +107,7 @@ def check_all_there(log_set: LogSet, holder: str) -> None:
         LogDirectoryError: one has.
     """
     nodes = log_set.node
-    if isinstance(nodes, SeveralNodes) and not nodes.is_whole(log_set.state):
+    if isinstance(nodes, Quorum) and not nodes.is_whole(log_set.state):
         missing = sorted({each.node_id for each in log_set.state.nodes} - {*nodes.live})
         why = "; ".join(f"node {n}: {nodes.failed.get(n, 'it is not there')}" for n in missing)
         raise LogDirectoryError(f"{holder} needs all nodes, and {why}. Run it again")
@@ -138,7 +138,7 @@ def tell_broker(
     Raises:
         CheckpointError, OSError: a checkpoint cannot be read or written.
     """
-    drop_lines_of_gone(log_dir)
+    drop_entries_of_missing(log_dir)
     there = {key: ends[key] for key in found if key in ends}
     for name in (RECOVERY_POINT, HIGH_WATERMARK):
         write_offset_checkpoint(log_dir, name, there)

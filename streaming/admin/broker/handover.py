@@ -62,7 +62,7 @@ from kafkalog.streaming.admin.broker.node_takeover import take_over_nodes
 from kafkalog.streaming.admin.broker.open_transactions import TransactionEnds, end_transactions
 from kafkalog.streaming.admin.groups import empty_groups
 from kafkalog.streaming.admin.preview import Preview
-from kafkalog.streaming.admin.recovery import Upkeep, look_again, put_in_order, report_lost
+from kafkalog.streaming.admin.recovery import RecoveryReport, look_again, put_in_order, report_lost
 from kafkalog.streaming.commit.states import all_durable
 from kafkalog.streaming.coordinator.cluster_metadata import read_cluster_topics
 from kafkalog.streaming.log.log_dir import LogDirs
@@ -72,7 +72,7 @@ from kafkalog.streaming.store.policy import WAIT_MS, SetPolicy
 from kafkalog.streaming.store.recovery.recovery_points import LogReach, sync_up_to
 from kafkalog.streaming.store.replicas.starting import has_nodes
 from kafkalog.streaming.store.session import check_written, existing, opened_set, places
-from kafkalog.streaming.store.stale_entries import drop_lines_of_gone
+from kafkalog.streaming.store.stale_entries import drop_entries_of_missing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -202,7 +202,7 @@ def hand_over(
     cluster_metadata: Sequence[str] = (),
     dry_run: bool = False,
     wait_ms: int = WAIT_MS,
-) -> Upkeep:
+) -> RecoveryReport:
     """Make a set that our sink wrote one that a broker can start on.
 
     Unfinished commits are taken back, groups written as empty, logs made durable, and checkpoint
@@ -242,9 +242,9 @@ def _hand_over_one(
     *,
     dry_run: bool,
     wait_ms: int,
-) -> Upkeep:
+) -> RecoveryReport:
     """Do so with a set that is not replicated."""
-    begun = Upkeep()
+    begun = RecoveryReport()
 
     def look(log_set: LogSet) -> None:
         refuse_another_identity(log_set.directories, cluster_id, node_id)
@@ -267,8 +267,8 @@ def _written(
 
 
 def _ready(
-    log_set: LogSet, begun: Upkeep, topic_ids: Mapping[str, str], *, dry_run: bool
-) -> Upkeep:
+    log_set: LogSet, begun: RecoveryReport, topic_ids: Mapping[str, str], *, dry_run: bool
+) -> RecoveryReport:
     """Put logs in order, make them durable, and give topics their ids. REQUIRES: the locks."""
     warn_of_broker(log_set, topic_ids)
     done = put_in_order(log_set, begun, preview=Preview(log_set) if dry_run else None)
@@ -314,7 +314,12 @@ def _set_epochs_down(
 
 
 def _give(
-    folder: Path, done: Upkeep, cluster_id: str | None, node_id: int | None, *, dry_run: bool
+    folder: Path,
+    done: RecoveryReport,
+    cluster_id: str | None,
+    node_id: int | None,
+    *,
+    dry_run: bool,
 ) -> None:
     """Write what a broker looks for in a log directory."""
     if cluster_id is not None and node_id is not None and not (folder / META_PROPERTIES).exists():
@@ -348,7 +353,7 @@ def take_over(
     cluster_metadata: Sequence[str] = (),
     dry_run: bool = False,
     wait_ms: int = WAIT_MS,
-) -> Upkeep:
+) -> RecoveryReport:
     """Let our sink continue after a broker that has stopped, or was killed.
 
     What is cut, moved and forgotten: :func:`_take_over_one`. With ``aborts_open`` open transactions
@@ -411,7 +416,7 @@ def _take_over_one(
     *,
     dry_run: bool,
     wait_ms: int,
-) -> Upkeep:
+) -> RecoveryReport:
     """Take a set over that is not replicated, or that is none yet.
 
     Torn tails are cut off as the broker would, but nothing that was acknowledged or flushed; the
@@ -423,7 +428,7 @@ def _take_over_one(
     warning. Consumer groups have no members after that.
     """
     policy = SetPolicy(allows_broker=True, wait_ms=wait_ms)
-    begun = Upkeep()
+    begun = RecoveryReport()
     look = begun.look(mends=not dry_run)
     with opened_set(
         directories, policy, look, holder="kafkalog takeover", dry_run=dry_run
@@ -441,7 +446,7 @@ def _take_over_one(
     return done
 
 
-def _take(log_set: LogSet, done: Upkeep, counts: Mapping[str, int]) -> None:
+def _take(log_set: LogSet, done: RecoveryReport, counts: Mapping[str, int]) -> None:
     """Make durable what the logs hold, and publish the state that says so."""
     log_set.check_current()
     sync_up_to(_reach(log_set, each) for each in (*done.partitions, *done.positions))
@@ -455,14 +460,14 @@ def _take(log_set: LogSet, done: Upkeep, counts: Mapping[str, int]) -> None:
         remove_clean_shutdown_marker(folder)  # what it marks is not what is there from now on
         _lower_high_watermarks(folder, done.partitions)
         _write_high_watermarks(folder, done.positions)
-        drop_lines_of_gone(folder)
+        drop_entries_of_missing(folder)
     if not done.problems:
         done.written += empty_groups(log_set)
 
 
 def _previewed(
-    log_set: LogSet, begun: Upkeep, ends: TransactionEnds | None, counts: Mapping[str, int]
-) -> Upkeep:
+    log_set: LogSet, begun: RecoveryReport, ends: TransactionEnds | None, counts: Mapping[str, int]
+) -> RecoveryReport:
     """Say what a takeover would do."""
     preview = Preview(log_set, takes_over=True, ends=ends)
     done = put_in_order(log_set, begun, takes_over=True, takes_positions=True, preview=preview)
@@ -481,7 +486,7 @@ def _changes(before: CommitState, state: CommitState) -> list[str]:
     return changes + changed_counts(before, state)
 
 
-def _check_numbers(done: Upkeep) -> None:
+def _check_numbers(done: RecoveryReport) -> None:
     """A broker serves topics whose partitions all exist; one that is missing begins empty there."""
     numbers: dict[str, set[int]] = {}
     for each in done.partitions:
@@ -495,7 +500,7 @@ def _check_numbers(done: Upkeep) -> None:
 
 
 def _renamed(
-    log_set: LogSet, done: Upkeep, topic_ids: Mapping[str, str], *, dry_run: bool
+    log_set: LogSet, done: RecoveryReport, topic_ids: Mapping[str, str], *, dry_run: bool
 ) -> list[PartitionEnd]:
     """Give topics the ids that the cluster knows them by, first in our state, then in the folders.
 
@@ -609,7 +614,7 @@ def _reach(log_set: LogSet, each: PartitionEnd) -> LogReach:
 
 def _write_checkpoints(folder: Path, partitions: Sequence[PartitionEnd]) -> None:
     """Say how far logs are durable; lines about partitions that are gone are dropped."""
-    drop_lines_of_gone(folder)
+    drop_entries_of_missing(folder)
     ends = {each.topic_partition: each.end for each in partitions}
     for name in (RECOVERY_POINT, HIGH_WATERMARK):
         write_offset_checkpoint(folder, name, ends)

@@ -40,7 +40,7 @@ from kafkalog.files.deferred_signals import check_interrupt
 from kafkalog.files.open_file import read_at
 from kafkalog.files.regular import open_regular, write_all
 from kafkalog.model import TopicPartition
-from kafkalog.streaming.admin.broker.cluster_check import look_at_cluster
+from kafkalog.streaming.admin.broker.cluster_check import compare_with_cluster
 from kafkalog.streaming.admin.broker.handed_nodes import (
     check_all_there,
     opened_nodes,
@@ -52,7 +52,7 @@ from kafkalog.streaming.admin.groups import empty_groups
 from kafkalog.streaming.admin.nodes.node_recovery import bring_nodes_in_order
 from kafkalog.streaming.admin.nodes.replicas import known_topic, log_end_of, replicas_of
 from kafkalog.streaming.admin.preview import Preview
-from kafkalog.streaming.admin.recovery import Upkeep, look_again, put_in_order, report_lost
+from kafkalog.streaming.admin.recovery import RecoveryReport, look_again, put_in_order, report_lost
 from kafkalog.streaming.log.files import LOG, file_name
 from kafkalog.streaming.log.log_dir import partitions_by_node
 from kafkalog.streaming.log.segments import list_base_offsets
@@ -155,7 +155,7 @@ _HOLDER = "kafkalog handover"
 
 def hand_over_nodes(
     directories: Sequence[Path], metadata: Sequence[Path], *, dry_run: bool, wait_ms: int
-) -> Upkeep:
+) -> RecoveryReport:
     """Make a replicated set one that the brokers of a cluster can start on, a node each.
 
     ``metadata`` are directories with copies of the cluster's metadata log, where the nodes have
@@ -165,13 +165,13 @@ def hand_over_nodes(
         LogDirectoryError: a node is not there, or failed meanwhile.
         KafkaLogError: see :func:`~kafkalog.streaming.admin.recovery.recover`.
     """
-    before, begun = find_voters(directories), Upkeep()
+    before, begun = find_voters(directories), RecoveryReport()
     look = begun.look(mends=not dry_run)
     with opened_nodes(
         directories, look, holder=_HOLDER, wait_ms=wait_ms, dry_run=dry_run
     ) as log_set:
         done = _ordered(log_set, begun, before, dry_run=dry_run)
-        cluster = look_at_cluster(log_set.state, log_set.node.nodes(), metadata)
+        cluster = compare_with_cluster(log_set.state, log_set.node.nodes(), metadata)
         done.problems += cluster.problems
         if done.problems:
             return done
@@ -186,7 +186,9 @@ def hand_over_nodes(
         return done
 
 
-def _ordered(log_set: LogSet, begun: Upkeep, before: Voters | None, *, dry_run: bool) -> Upkeep:
+def _ordered(
+    log_set: LogSet, begun: RecoveryReport, before: Voters | None, *, dry_run: bool
+) -> RecoveryReport:
     """Bring logs and replicas in order, or say what keeps them from it. REQUIRES: the locks."""
     warn_of_broker_retention(log_set.state)
     preview = Preview(log_set) if dry_run else None

@@ -40,13 +40,13 @@ from kafkalog.streaming.admin.broker.handover_state import (
 )
 from kafkalog.streaming.admin.groups import empty_groups
 from kafkalog.streaming.admin.preview import Preview
-from kafkalog.streaming.admin.recovery import Upkeep, put_in_order
+from kafkalog.streaming.admin.recovery import RecoveryReport, put_in_order
 from kafkalog.streaming.log.log_dir import LogDirs, choose_directory, partitions_by_node
 from kafkalog.streaming.store.folders.deleted import without_deleted
 from kafkalog.streaming.store.guard import handover_is_over, is_being_handed_over
 from kafkalog.streaming.store.log_set import LogSet
 from kafkalog.streaming.store.nodes import Node
-from kafkalog.streaming.store.replicas.copying import Room
+from kafkalog.streaming.store.replicas.copying import CopyBudget
 from kafkalog.streaming.store.replicas.in_sync import ALL_BYTES, catch_up
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ class _OneNode(LogSet):
 
 def take_over_nodes(
     directories: Sequence[Path], metadata: Sequence[Path], *, dry_run: bool, wait_ms: int
-) -> Upkeep:
+) -> RecoveryReport:
     """Let our sink continue on nodes after the brokers of a cluster, which have stopped.
 
     ``metadata`` are directories with copies of the cluster's metadata log, where the nodes have
@@ -99,14 +99,14 @@ def take_over_nodes(
             handed over.
         KafkaLogError, OSError: a replica cannot be read or written; the takeover is run again.
     """
-    before, begun = find_voters(directories), Upkeep()
+    before, begun = find_voters(directories), RecoveryReport()
     look = begun.look(mends=not dry_run)
     with opened_nodes(
         directories, look, holder=_HOLDER, wait_ms=wait_ms, dry_run=dry_run
     ) as log_set:
-        done = Upkeep(log_set.state.set_id)
+        done = RecoveryReport(log_set.state.set_id)
         if not log_set.state.lent_to:
-            _check_was_lent(log_set, before)
+            _check_was_handed_over(log_set, before)
             if not dry_run:
                 _end(log_set, done)
             return done
@@ -124,7 +124,7 @@ def take_over_nodes(
         return done
 
 
-def _check_was_lent(log_set: LogSet, before: Voters | None) -> None:
+def _check_was_handed_over(log_set: LogSet, before: Voters | None) -> None:
     """Refuse a set that is ours: its state says who is in sync, which no broker has changed.
 
     One whose takeover was cut off after it was published, or is so only now, comes to its end.
@@ -140,14 +140,14 @@ def _check_was_lent(log_set: LogSet, before: Voters | None) -> None:
 
 
 def _replicas(
-    log_set: LogSet, done: Upkeep, *, dry_run: bool
+    log_set: LogSet, done: RecoveryReport, *, dry_run: bool
 ) -> dict[TopicPartition, dict[int, PartitionEnd]]:
     """Bring the end of every log of every node in order, each by itself; note problems."""
     ends: dict[TopicPartition, dict[int, PartitionEnd]] = {}
     for node, members in log_set.node.nodes().items():
         one = _OneNode(_without_ends(log_set.state), Node(members), log_set.verify_locks)
         preview = Preview(one, takes_over=True) if dry_run else None
-        mended = put_in_order(one, Upkeep(), takes_over=True, preview=preview)
+        mended = put_in_order(one, RecoveryReport(), takes_over=True, preview=preview)
         done.skipped += mended.skipped
         done.problems += [f"node {node}: {problem}" for problem in mended.problems]
         for each in mended.partitions:
@@ -172,7 +172,7 @@ def _without_ends(state: CommitState) -> CommitState:
     return replace(state, topics=topics, nodes=())
 
 
-def _choose(log_set: LogSet, found: _Found, done: Upkeep, metadata: Sequence[Path]) -> None:
+def _choose(log_set: LogSet, found: _Found, done: RecoveryReport, metadata: Sequence[Path]) -> None:
     """Choose the truth of each partition, or note why there is none."""
     view = newest_view(log_set.directories, metadata)
     for key, by_node in found.replicas.items():
@@ -331,14 +331,14 @@ def _take(log_set: LogSet, found: _Found, state: CommitState) -> None:
                 log_set.verify_locks()
                 target = folders[other].get(key)
                 path = target.path if target else _new_place(key, nodes[other])
-                catch_up(each.where.path, path, key, each.end, Room(ALL_BYTES), trusts=False)
+                catch_up(each.where.path, path, key, each.end, CopyBudget(ALL_BYTES), trusts=False)
                 sync_folder(path)
         sync_folder(each.where.path)
     _tell(log_set, state)
     log_set.publish(state.following())
 
 
-def _end(log_set: LogSet, done: Upkeep) -> None:
+def _end(log_set: LogSet, done: RecoveryReport) -> None:
     """Do what is left once the set is ours again."""
     for folder in log_set.directories:
         handover_is_over(folder)

@@ -31,7 +31,7 @@ from kafkalog.streaming.log.segments import list_base_offsets
 from kafkalog.streaming.options.topic_settings import LogConfig
 from kafkalog.streaming.store.cleanup import WrittenEnd, write_ends
 from kafkalog.streaming.store.policy import WAIT_MS, SetPolicy
-from kafkalog.streaming.store.recovery.unsynced_tail import refuse_os_loss
+from kafkalog.streaming.store.recovery.unsynced_tail import refuse_lost_tail
 from kafkalog.streaming.store.replicas.election import preferred
 from kafkalog.streaming.store.replicas.rewriting import distrust
 from kafkalog.streaming.store.session import existing, opened_set
@@ -122,7 +122,7 @@ def elect_unclean(
 def _distrust_others(log_set: LogSet, where: PartitionDirectory) -> None:
     for folder in log_set.directories:
         if folder != where.log_dir:
-            with log_set.node.working_at(folder):
+            with log_set.node.isolated_at(folder):
                 distrust([folder], where.topic_partition)
 
 
@@ -136,7 +136,7 @@ def _opened(paths: Sequence[str], *, dry_run: bool, wait_ms: int) -> AbstractCon
     return opened_set(
         directories,
         policy,
-        refuse_os_loss,
+        refuse_lost_tail,
         holder="kafkalog elect",
         dry_run=dry_run,
         knows_nodes=True,

@@ -20,8 +20,8 @@ from kafkalog.streaming.log.log_dir import entries_of, partitions_by_node
 from kafkalog.streaming.log.swap import finish_swap
 from kafkalog.streaming.store.folders.moves import MovedFolder, put_in_place
 from kafkalog.streaming.store.policy import WAIT_MS, SetPolicy
-from kafkalog.streaming.store.recovery.unsynced_tail import refuse_os_loss
-from kafkalog.streaming.store.replicas.copying import Room
+from kafkalog.streaming.store.recovery.unsynced_tail import refuse_lost_tail
+from kafkalog.streaming.store.replicas.copying import CopyBudget
 from kafkalog.streaming.store.replicas.in_sync import COPIED_BYTES, catch_up
 from kafkalog.streaming.store.session import check_written, existing, opened_set
 
@@ -74,9 +74,9 @@ def move_folders(
     done: list[MovingFolder] = []
     while True:
         check_interrupt()
-        begun, room = system.monotonic(), Room(rate or COPIED_BYTES)
+        begun, room = system.monotonic(), CopyBudget(rate or COPIED_BYTES)
         with opened_set(
-            directories, policy, refuse_os_loss, holder=_HOLDER, dry_run=dry_run, knows_nodes=True
+            directories, policy, refuse_lost_tail, holder=_HOLDER, dry_run=dry_run, knows_nodes=True
         ) as log_set:
             place = _place_of(log_set, target)
             left = _left(log_set, place, topic, partition)
@@ -103,7 +103,7 @@ def _moving(where: PartitionDirectory, place: Path) -> MovingFolder:
 
 
 def _moved(
-    log_set: LogSet, left: Sequence[PartitionDirectory], place: Path, room: Room
+    log_set: LogSet, left: Sequence[PartitionDirectory], place: Path, room: CopyBudget
 ) -> list[MovingFolder]:
     """Copy as far as there is room, and put in place what is whole; returns that."""
     moved = _copied(log_set, left, place, room)
@@ -207,7 +207,7 @@ def _named(where: PartitionDirectory) -> tuple[str, str | None, int]:
 
 
 def _copied(
-    log_set: LogSet, left: Sequence[PartitionDirectory], place: Path, room: Room
+    log_set: LogSet, left: Sequence[PartitionDirectory], place: Path, room: CopyBudget
 ) -> list[MovedFolder]:
     """Copy folders, one after the other, as far as there is room; returns those that are whole."""
     moved = []

@@ -26,10 +26,10 @@ from kafkalog.streaming.log.log_end import find_valid_end
 from kafkalog.streaming.log.partition_log import PartitionLog
 from kafkalog.streaming.log.read.verification import check_segment
 from kafkalog.streaming.store.replicas.controller import prepared_state
-from kafkalog.streaming.store.replicas.copying import Room
+from kafkalog.streaming.store.replicas.copying import CopyBudget
 from kafkalog.streaming.store.replicas.election import shrunk
 from kafkalog.streaming.store.replicas.in_sync import ALL_BYTES, bring_in_sync
-from kafkalog.streaming.store.replicas.quorum import SeveralNodes
+from kafkalog.streaming.store.replicas.quorum import Quorum
 from kafkalog.streaming.store.replicas.rewriting import distrust
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def bring_nodes_in_order(log_set: LogSet, before: Voters, done: _Report, *, dry_
         OSError, KafkaLogError: the state was not published.
     """
     nodes = log_set.node
-    if not isinstance(nodes, SeveralNodes):
+    if not isinstance(nodes, Quorum):
         return
     done.problems += [
         f"node {node} is not there: {why}"
@@ -87,7 +87,7 @@ def bring_nodes_in_order(log_set: LogSet, before: Voters, done: _Report, *, dry_
             done.written.append(f"{key} is led by node {each.leader}")
 
 
-def _equalize(log_set: LogSet, nodes: SeveralNodes, done: _Report) -> None:
+def _equalize(log_set: LogSet, nodes: Quorum, done: _Report) -> None:
     """Find replicas in sync that are not as they should be, and copy what others have to them.
 
     They leave the in-sync sets before they are touched. Where a leader is damaged, the first
@@ -111,7 +111,7 @@ def _equalize(log_set: LogSet, nodes: SeveralNodes, done: _Report) -> None:
         with nodes.writing(node):  # all of it is compared, whoever does so
             distrust(nodes.by_node[node].values(), key)
     log_set.publish(shrunk(log_set.state, nodes.live, replicas).following())
-    bring_in_sync(log_set, nodes, Room(ALL_BYTES))
+    bring_in_sync(log_set, nodes, CopyBudget(ALL_BYTES))
 
 
 class _Partition(NamedTuple):
@@ -197,7 +197,7 @@ def _reaches(segment: LogSegment, end: int) -> bool:
         return find_valid_end(segment, 0).next_offset >= end
 
 
-def _preview(log_set: LogSet, nodes: SeveralNodes, done: _Report) -> None:
+def _preview(log_set: LogSet, nodes: Quorum, done: _Report) -> None:
     """Say what would be done about the nodes."""
     prepared = prepared_state(nodes, log_set.state, log_set.unfinished())
     if prepared is not None:

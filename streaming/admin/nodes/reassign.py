@@ -24,11 +24,11 @@ from kafkalog.streaming.admin.nodes.replica_upkeep import progress_of
 from kafkalog.streaming.admin.nodes.replicas import replicas_of
 from kafkalog.streaming.options.json_names import RepeatedNameError, parse_json
 from kafkalog.streaming.store.policy import WAIT_MS, SetPolicy
-from kafkalog.streaming.store.recovery.unsynced_tail import refuse_os_loss
-from kafkalog.streaming.store.replicas.copying import Room
+from kafkalog.streaming.store.recovery.unsynced_tail import refuse_lost_tail
+from kafkalog.streaming.store.replicas.copying import CopyBudget
 from kafkalog.streaming.store.replicas.election import changed_topics, led
 from kafkalog.streaming.store.replicas.in_sync import COPIED_BYTES, lagging_replicas
-from kafkalog.streaming.store.replicas.open_nodes import NodesSession, look_at_nodes
+from kafkalog.streaming.store.replicas.open_nodes import QuorumSession, inspect_nodes
 from kafkalog.streaming.store.replicas.placement import data_nodes
 from kafkalog.streaming.store.session import existing
 
@@ -47,8 +47,8 @@ __all__ = [
     "Moving",
     "cancel_moves",
     "check_moves",
+    "inspect_moves",
     "known_state",
-    "look_at_moves",
     "moves_of_topic",
     "parse_plan",
     "reassign",
@@ -245,13 +245,13 @@ def reassign(
     """
     directories = _nodes_of(paths)
     if dry_run:
-        state = look_at_nodes(directories, SetPolicy.of_upkeep(wait_ms), refuse_os_loss).state
+        state = inspect_nodes(directories, SetPolicy.of_upkeep(wait_ms), refuse_lost_tail).state
         after = _started(state, moves, rate)
         return _moving(after, {*_keys(moves)} | {*_moving_keys(after)})
     keys = {*_keys(moves)}
     if moves or rate is not None:
         with _held(directories, wait_ms) as held:
-            log_set = held.open(refuse_os_loss)
+            log_set = held.open(refuse_lost_tail)
             after = _started(log_set.state, moves, rate)
             if after is not log_set.state:
                 log_set.publish(after.following())
@@ -278,10 +278,10 @@ def cancel_moves(
     """
     directories = _nodes_of(paths)
     if dry_run:
-        state = look_at_nodes(directories, SetPolicy.of_upkeep(wait_ms), refuse_os_loss).state
+        state = inspect_nodes(directories, SetPolicy.of_upkeep(wait_ms), refuse_lost_tail).state
         return _moving(_cancelled(state, {*state.node_of_member.values()}), {*_moving_keys(state)})
     with _held(directories, wait_ms) as held:
-        log_set = held.open(refuse_os_loss)
+        log_set = held.open(refuse_lost_tail)
         keys = {*_moving_keys(log_set.state)}
         after = _cancelled(log_set.state, log_set.node.nodes())
         if after is not log_set.state:
@@ -289,7 +289,7 @@ def cancel_moves(
     return _moving(_step(directories, wait_ms).state, keys)
 
 
-def look_at_moves(paths: Sequence[str], moves: Sequence[Move] = ()) -> list[Moving]:
+def inspect_moves(paths: Sequence[str], moves: Sequence[Move] = ()) -> list[Moving]:
     """Say how far partitions are: those of ``moves``, or all that move; changes nothing.
 
     Raises:
@@ -329,8 +329,8 @@ def _nodes_of(paths: Sequence[str]) -> list[Path]:
     return directories
 
 
-def _held(directories: Sequence[Path], wait_ms: int) -> NodesSession:
-    return NodesSession(directories, SetPolicy.of_upkeep(wait_ms), holder=_HOLDER)
+def _held(directories: Sequence[Path], wait_ms: int) -> QuorumSession:
+    return QuorumSession(directories, SetPolicy.of_upkeep(wait_ms), holder=_HOLDER)
 
 
 class _Step(NamedTuple):
@@ -355,8 +355,8 @@ def _step(directories: Sequence[Path], wait_ms: int) -> _Step:
         rates = [each.rate for _, each in replicas_of(before.newest) if each.is_moving]
         rate = max(rates, default=0)
         size = rate or COPIED_BYTES
-        room = Room(size)
-        log_set = held.open(refuse_os_loss, room=room)
+        room = CopyBudget(size)
+        log_set = held.open(refuse_lost_tail, room=room)
         if log_set.state.topics != before.newest.topics:
             log_set.publish(log_set.state.following())
         copied, state = size - room.left, log_set.state

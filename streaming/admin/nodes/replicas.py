@@ -47,9 +47,9 @@ __all__ = [
     "ReplicasView",
     "compare_replicas",
     "differences",
+    "inspect_replicas",
     "known_topic",
     "log_end_of",
-    "look_at_replicas",
     "replicas_of",
     "wrong_id",
 ]
@@ -112,7 +112,7 @@ class Replicas:
     problems: list[str] = field(default_factory=list)
 
 
-def look_at_replicas(paths: Sequence[str], topic: str | None = None) -> Replicas:
+def inspect_replicas(paths: Sequence[str], topic: str | None = None) -> Replicas:
     """Look at the replicas of a set, of one topic if it is named; changes nothing.
 
     Fewer nodes than a majority are a problem that is named, and looked at all the same.

@@ -24,8 +24,8 @@ from kafkalog.streaming.store.guard import unfinished_salvage
 from kafkalog.streaming.store.locks import check_no_broker
 from kafkalog.streaming.store.open_set import check_given
 from kafkalog.streaming.store.policy import WAIT_MS, SetPolicy
-from kafkalog.streaming.store.recovery.unsynced_tail import refuse_os_loss
-from kafkalog.streaming.store.replicas.open_nodes import NodesSession, look_at_nodes
+from kafkalog.streaming.store.recovery.unsynced_tail import refuse_lost_tail
+from kafkalog.streaming.store.replicas.open_nodes import QuorumSession, inspect_nodes
 from kafkalog.streaming.store.replicas.voter_changes import change_voters, with_voter
 from kafkalog.streaming.store.session import existing
 
@@ -113,10 +113,10 @@ def _change(
         )
     policy = SetPolicy.of_upkeep(wait_ms)
     if dry_run:
-        state = look_at_nodes(directories, policy, refuse_os_loss).state
+        state = inspect_nodes(directories, policy, refuse_lost_tail).state
         return _planned(state, directories, node, old)[1]
-    with NodesSession(directories, policy, holder=_HOLDER) as held:
-        log_set = held.open(refuse_os_loss)
+    with QuorumSession(directories, policy, holder=_HOLDER) as held:
+        log_set = held.open(refuse_lost_tail)
         changed, told = _planned(log_set.state, directories, node, old)
         if changed is not None:
             for folder in node.folders:

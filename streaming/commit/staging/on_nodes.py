@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from kafkalog.errors import CommitError
 from kafkalog.files.system import once_per_process
-from kafkalog.files.timeouts import at, outlast
+from kafkalog.files.timeouts import at, run_with_timeout
 from kafkalog.streaming.commit.staging.staged_files import StagingArea
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ class StagingOnNodes:
                 except OSError as error:
                     failed[node] = CommitError(str(error))
 
-        outlast(work, self._folders, self._limit_ms)
+        run_with_timeout(work, self._folders, self._limit_ms)
         for node in [node for node in self._areas if node not in done or node in failed]:
             self._leave_out(node, failed.get(node))
         return done

@@ -35,7 +35,7 @@ __all__ = [
     "correct_indexes",
     "correct_indexes_of_sound",
     "cut_segment",
-    "look_at_segment",
+    "inspect_segment",
     "rebuild_partition",
     "recover_segment",
     "remove_segment",
@@ -252,7 +252,7 @@ def start_segment(directory: Path, base_offset: int) -> None:
         write_atomically(directory / file_name(base_offset, suffix), b"", fsync=False)
 
 
-def look_at_segment(directory: Path, base_offset: int) -> Looks:
+def inspect_segment(directory: Path, base_offset: int) -> Looks:
     """Return which files a segment has now, for who changes them after a proof of its locks."""
     looks: Looks = {}
     for suffix in (LOG, OFFSET_INDEX, TIME_INDEX):

@@ -22,7 +22,7 @@ from kafkalog.checkpoints.broker import (
 from kafkalog.errors import CheckpointError
 from kafkalog.files.timeouts import at
 from kafkalog.streaming.options.topic_settings import is_remote
-from kafkalog.streaming.store.ends.rule import Said
+from kafkalog.streaming.store.ends.rule import RecordedOffsets
 from kafkalog.streaming.store.ends.tiered import TieredStarts, has_remote_indexes
 
 if TYPE_CHECKING:
@@ -51,14 +51,16 @@ class BrokerMarks:
         self._log_starts: dict[Path, dict[TopicPartition, int]] = {}
         self._tiered = TieredStarts()
 
-    def said(self, folder: Path, key: TopicPartition, committed: int | None = None) -> Said:
+    def said(
+        self, folder: Path, key: TopicPartition, committed: int | None = None
+    ) -> RecordedOffsets:
         """Return what is said of the partition in ``folder``, beside what is ``committed`` to it.
 
         Raises:
             CheckpointError: a file breaks the format.
         """
         marks = self._of(folder)
-        return Said(
+        return RecordedOffsets(
             committed,
             high_watermark=marks.high_watermarks.get(key),
             recovery_point=marks.recovery_points.get(key),

@@ -17,7 +17,7 @@ from kafkalog.errors import KafkaLogError
 from kafkalog.files.watch import Watched
 from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.options.topic_settings import is_remote
-from kafkalog.streaming.store.ends.rule import Said
+from kafkalog.streaming.store.ends.rule import RecordedOffsets
 from kafkalog.streaming.store.ends.tiered import TieredStarts, has_remote_indexes
 
 if TYPE_CHECKING:
@@ -138,10 +138,10 @@ class WatchedMarks:
             -1 if intent is None else intent.sequence,
         )
 
-    def said(self, where: PartitionDirectory, topic_id: str | None) -> Said:
+    def said(self, where: PartitionDirectory, topic_id: str | None) -> RecordedOffsets:
         """Return what is said of a partition, as of the last refresh."""
         key = where.topic_partition
-        return Said(
+        return RecordedOffsets(
             self.committed.high_watermark(key.topic, topic_id, key.partition),
             where.log_dir in self._with_state,
             self._begun.get(key),

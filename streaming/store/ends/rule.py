@@ -1,6 +1,6 @@
 """How far a partition is committed, and where its readers stop: one rule over plain numbers.
 
-Nothing is read here. What files say of a partition comes in as :class:`Said`, what its log holds as
+Nothing is read here. What files say of a partition comes in as :class:`RecordedOffsets`, what its log holds as
 :class:`SeenEnd`; where it ends goes out as :class:`End`. Readers, writers and the command line all
 go by this, so that none of them sees rows that another does not count.
 """
@@ -18,7 +18,7 @@ __all__ = [
     "End",
     "Mark",
     "OffsetGap",
-    "Said",
+    "RecordedOffsets",
     "SeenEnd",
     "committed_end",
     "end_of",
@@ -35,7 +35,7 @@ class OffsetGap(NamedTuple):
     end: int
 
 
-class Said(NamedTuple):
+class RecordedOffsets(NamedTuple):
     """What files say of one partition; None where they say nothing."""
 
     committed: int | None = None
@@ -97,7 +97,7 @@ class End(NamedTuple):
     """Whether the log ends below its start, so that its records would be hidden."""
 
 
-def committed_end(said: Said) -> int | None:
+def committed_end(said: RecordedOffsets) -> int | None:
     """Return how far a partition is committed; None where no file says.
 
     ``-`` stands for a file that is not there, or says nothing:
@@ -132,7 +132,7 @@ def committed_end(said: Said) -> int | None:
     return ours if brokers is None else max(ours, brokers)
 
 
-def end_of(said: Said, log: SeenEnd, *, to_log_end: bool = False) -> End:
+def end_of(said: RecordedOffsets, log: SeenEnd, *, to_log_end: bool = False) -> End:
     """Return where a partition ends, of what files say and its log holds.
 
     With a log of the offsets 0 to 9, committed to where :func:`committed_end` says:
@@ -175,7 +175,7 @@ def end_of(said: Said, log: SeenEnd, *, to_log_end: bool = False) -> End:
 
 
 def _lacking(
-    said: Said, log: SeenEnd, committed: int | None
+    said: RecordedOffsets, log: SeenEnd, committed: int | None
 ) -> tuple[OffsetGap | None, OffsetGap | None]:
     """Return what is missing, and what of it is lost, of a log that ends below ``committed``.
 
@@ -189,7 +189,7 @@ def _lacking(
     return OffsetGap(log.end, committed), lost
 
 
-def said_start(said: Said, log_end: int) -> int:
+def said_start(said: RecordedOffsets, log_end: int) -> int:
     """Return the offset below which records count as deleted.
 
     It is the larger of what Kafka's checkpoint and the commit state say: a broker may have deleted
@@ -199,7 +199,7 @@ def said_start(said: Said, log_end: int) -> int:
     return max(said.log_start, min(said.kept_start, log_end))
 
 
-def unverified_from(said: Said) -> int | None:
+def unverified_from(said: RecordedOffsets) -> int | None:
     """Return the offset from which on nothing says that batches are whole; None without any.
 
     As a broker that recovers a log does not trust what was not flushed.
@@ -217,7 +217,7 @@ class Mark(NamedTuple):
     text: str
 
 
-def marks_above(said: Said, end: int, reach: Callable[[], int]) -> Iterator[Mark]:
+def marks_above(said: RecordedOffsets, end: int, reach: Callable[[], int]) -> Iterator[Mark]:
     """List what forbids to cut a log off at ``end``: what says that records above it are to stay.
 
     Below the high watermark records were acknowledged, and readers may have seen them. Below the

@@ -11,7 +11,7 @@ from kafkalog.files.system import system
 from kafkalog.files.watch import Watch, stamp_of, watchable
 from kafkalog.streaming.log.partition_log import PartitionLog
 from kafkalog.streaming.log.read.transactions import StableOffset
-from kafkalog.streaming.store.ends.rule import Said, SeenEnd
+from kafkalog.streaming.store.ends.rule import RecordedOffsets, SeenEnd
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from kafkalog.streaming.store.ends.rule import End
 
 
-__all__ = ["SeenLog", "SeenLogs"]
+__all__ = ["TrackedLog", "TrackedLogs"]
 
 
 # ----------------------------------------------------------------------------------------------
@@ -32,10 +32,10 @@ __all__ = ["SeenLog", "SeenLogs"]
 
 
 _EMPTY: Final = SeenEnd(0, 0)
-_NOTHING: Final = Said()
+_NOTHING: Final = RecordedOffsets()
 
 
-class SeenLog:
+class TrackedLog:
     """A partition's log as it was last seen, and stamps that show if its files have changed.
 
     ``end`` is what the rule has made of it and of what files ``said``; None after the log was read,
@@ -103,7 +103,7 @@ class SeenLog:
             self._is_read = False
         return not self._is_read
 
-    def refresh(self, verify_from: Callable[[SeenLog], int | None]) -> None:
+    def refresh(self, verify_from: Callable[[TrackedLog], int | None]) -> None:
         """Read the log again if need be.
 
         ``verify_from`` gives the offset from which on batches are not known to be whole.
@@ -157,7 +157,7 @@ class SeenLog:
             self._looked_for = offset
             self._read(lambda _: None)
 
-    def _read(self, verify_from: Callable[[SeenLog], int | None]) -> None:
+    def _read(self, verify_from: Callable[[TrackedLog], int | None]) -> None:
         # stamps come before what they vouch for: a change in between shows at the next look
         self._directory.changed()
         folder = self.where.path
@@ -177,7 +177,7 @@ class SeenLog:
             self.seen = _EMPTY  # whatever was verified, was of another topic's log
             self._stable = self._stable_ends = None
 
-    def _read_log(self, folder: Path, verify_from: Callable[[SeenLog], int | None]) -> None:
+    def _read_log(self, folder: Path, verify_from: Callable[[TrackedLog], int | None]) -> None:
         with PartitionLog(folder, self.where.topic_partition) as log:
             # a folder that has no segment yet will have one soon, and is read until then
             self._active = watchable(log.segments[-1].path) if log.segments else ""
@@ -205,15 +205,15 @@ _LISTING_INTERVAL_S: Final = 0.05
 """How often folders of partitions whose end no file confirms are looked at for a new segment."""
 
 
-class SeenLogs:
+class TrackedLogs:
     """The logs by partition. Those of partitions that stay where they were are kept."""
 
     def __init__(self, *, as_recovered: bool) -> None:
         self._as_recovered = as_recovered
-        self.by_partition: dict[TopicPartition, SeenLog] = {}
-        self._unconfirmed: list[SeenLog] = []
+        self.by_partition: dict[TopicPartition, TrackedLog] = {}
+        self._unconfirmed: list[TrackedLog] = []
         """Those that have to be looked at each time."""
-        self._in_turn: Iterator[SeenLog] = iter(())
+        self._in_turn: Iterator[TrackedLog] = iter(())
         self._next_listing = 0.0
 
     def take(self, found: Mapping[TopicPartition, PartitionDirectory]) -> None:
@@ -222,13 +222,13 @@ class SeenLogs:
         self.by_partition = {
             key: known[key]
             if key in known and known[key].where == where
-            else SeenLog(where, as_recovered=self._as_recovered)
+            else TrackedLog(where, as_recovered=self._as_recovered)
             for key, where in found.items()
         }
         self._in_turn = iter(())
-        self.look_at_all()
+        self.refresh_all()
 
-    def look_at_all(self) -> None:
+    def refresh_all(self) -> None:
         """Have the next look take all logs, until :meth:`confirm` says which need not."""
         self._unconfirmed = list(self.by_partition.values())
 

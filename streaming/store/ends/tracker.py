@@ -59,7 +59,7 @@ from kafkalog.streaming.store.ends.rule import (
     unverified_from,
 )
 from kafkalog.streaming.store.ends.tiered import LogStart
-from kafkalog.streaming.store.ends.tracked_log import SeenLogs
+from kafkalog.streaming.store.ends.tracked_log import TrackedLogs
 from kafkalog.streaming.store.file_systems import is_shared
 from kafkalog.streaming.store.folders.deleted import LivePartitions
 from kafkalog.streaming.store.recovery.unsynced import UnsyncedCheck
@@ -71,8 +71,8 @@ if TYPE_CHECKING:
     from kafkalog.files.watch import Stamp
     from kafkalog.model import TopicPartition
     from kafkalog.streaming.log.log_dir import PartitionDirectory
-    from kafkalog.streaming.store.ends.rule import End, Said
-    from kafkalog.streaming.store.ends.tracked_log import SeenLog
+    from kafkalog.streaming.store.ends.rule import End, RecordedOffsets
+    from kafkalog.streaming.store.ends.tracked_log import TrackedLog
 
     Offsets = Mapping[TopicPartition, int]
 
@@ -80,7 +80,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Ends",
-    "EndsWatch",
+    "LogEndTracker",
     "NewGaps",
     "Unread",
     "directory_of",
@@ -157,7 +157,7 @@ _ATTEMPTS: Final = 100
 """A look is taken again when a commit or a deletion got in between; each takes milliseconds."""
 
 
-class EndsWatch:
+class LogEndTracker:
     """Follows the ends of the chosen partitions. Not thread safe, not picklable."""
 
     def __init__(
@@ -203,7 +203,7 @@ class EndsWatch:
         self._live = LivePartitions()
         self._listed_for: tuple[int, int] | None = None
         """The newest commit that the listing is known to have come after."""
-        self._logs = SeenLogs(as_recovered=self._to_log_end)
+        self._logs = TrackedLogs(as_recovered=self._to_log_end)
         self._directories: list[Path] = []
         self._marks: WatchedMarks
         self._ends: Ends | None = None
@@ -342,7 +342,7 @@ class EndsWatch:
         unread, missing, lost = NewGaps(), NewGaps(), NewGaps()
         damaged: dict[TopicPartition, int] = {}
         by_logs_alone = False
-        self._logs.look_at_all()
+        self._logs.refresh_all()
         self._topic_ids_are_due = True
         for key, log in self._logs.by_partition.items():
             self._looking_at = log.where.log_dir
@@ -364,7 +364,7 @@ class EndsWatch:
         self._logs.confirm()
         return Ends(offsets, unread, missing, lost, damaged), by_logs_alone
 
-    def _find_end(self, log: SeenLog) -> End:
+    def _find_end(self, log: TrackedLog) -> End:
         """Hold what is said of a partition against its log, which is read if need be.
 
         Raises:
@@ -392,16 +392,16 @@ class EndsWatch:
                 raise LogDirectoryError(log_start_text(log.where, end.start, log.seen.end))
         return end
 
-    def _end_by_rule(self, log: SeenLog) -> End:
+    def _end_by_rule(self, log: TrackedLog) -> End:
         """Ask the rule, by the id of the topic that the log was last seen to have."""
         log.said = self._said(log)
         log.end = end_of(log.said, log.seen, to_log_end=self._to_log_end)
         return log.end
 
-    def _said(self, log: SeenLog) -> Said:
+    def _said(self, log: TrackedLog) -> RecordedOffsets:
         return self._marks.said(log.where, log.topic_id)
 
-    def _unverified_from(self, log: SeenLog) -> int | None:
+    def _unverified_from(self, log: TrackedLog) -> int | None:
         return unverified_from(self._said(log)) if self._to_log_end else None
 
     def _read_again(self, reached: Offsets, ends: Ends) -> bool:
@@ -587,11 +587,11 @@ class EndsWatch:
 _LOGGER = logging.getLogger("kafkalog.source")
 
 
-def tiered_logs(watch: EndsWatch) -> Iterator[tuple[TopicPartition, LogStart]]:
+def tiered_logs(watch: LogEndTracker) -> Iterator[tuple[TopicPartition, LogStart]]:
     """Return the partitions of a look of which a remote tier alone has records, and their starts.
 
     Raises:
-        LogDirectoryError, CheckpointError: as ``EndsWatch.look``.
+        LogDirectoryError, CheckpointError: as ``LogEndTracker.look``.
     """
     for key in watch.look().offsets:
         with suppress(UnknownTopicOrPartitionError):  # deleted since
@@ -599,11 +599,11 @@ def tiered_logs(watch: EndsWatch) -> Iterator[tuple[TopicPartition, LogStart]]:
                 yield key, start
 
 
-def say_tiered(watch: EndsWatch) -> None:
+def say_tiered(watch: LogEndTracker) -> None:
     """Warn of the partitions of which a remote tier alone has records.
 
     Raises:
-        LogDirectoryError, CheckpointError: as ``EndsWatch.look``.
+        LogDirectoryError, CheckpointError: as ``LogEndTracker.look``.
     """
     for key, start in tiered_logs(watch):
         _LOGGER.warning("%s: %s", key, start)

@@ -38,7 +38,7 @@ from kafkalog.streaming.log.files import (
 from kafkalog.streaming.log.log_dir import entries_of
 from kafkalog.streaming.store.folders.deleted import is_deleted
 from kafkalog.streaming.store.log_set import publish_guarded
-from kafkalog.streaming.store.stale_entries import drop_lines_of_gone
+from kafkalog.streaming.store.stale_entries import drop_entries_of_missing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
@@ -123,15 +123,15 @@ def retire_deleted(log_set: LogSet) -> None:
         if is_deleted(log_set.state, where):
             log_set.check_current()
             name = deleted_directory_name(*where.topic_partition, system.random_id().hex)
-            with log_set.node.working_at(where.log_dir):
+            with log_set.node.isolated_at(where.log_dir):
                 where.path.rename(where.log_dir / name)
                 changed.add(where.log_dir)
     for folder in sorted(changed):
-        with log_set.node.working_at(folder):
+        with log_set.node.isolated_at(folder):
             fsync_directory(folder)
     for folder in log_set.directories:
-        with log_set.node.working_at(folder):
-            drop_lines_of_gone(folder)
+        with log_set.node.isolated_at(folder):
+            drop_entries_of_missing(folder)
 
 
 def remove_deleted(log_set: LogSet) -> None:

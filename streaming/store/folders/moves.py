@@ -40,7 +40,7 @@ from kafkalog.streaming.log.files import (
 from kafkalog.streaming.log.log_dir import entries_of
 from kafkalog.streaming.store.folders.deletion import remove_folder
 from kafkalog.streaming.store.log_set import publish_guarded
-from kafkalog.streaming.store.stale_entries import drop_lines_of_gone
+from kafkalog.streaming.store.stale_entries import drop_entries_of_missing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -96,7 +96,7 @@ def finish_moves(log_set: LogSet) -> None:
         OSError: a folder cannot be renamed or removed.
         KafkaLogError: the locks are lost.
     """
-    for node, alone in log_set.node.apart():
+    for node, alone in log_set.node.isolated_per_node():
         with alone:
             _finish_on_node(log_set, node.directories)
 
@@ -137,7 +137,7 @@ def _remove_retired(log_dir: Path, state: CommitState) -> None:
         if _is_known(log_dir / entry.name, state)
     ]
     if retired:
-        drop_lines_of_gone(log_dir)
+        drop_entries_of_missing(log_dir)
     for folder in retired:
         remove_folder(folder)
 

@@ -35,7 +35,7 @@ from kafkalog.files.regular import fsync_directory
 from kafkalog.model import partition_directory_name
 from kafkalog.streaming.log.append.recovery import (
     cut_segment,
-    look_at_segment,
+    inspect_segment,
     remove_segment,
     start_segment,
 )
@@ -51,7 +51,7 @@ from kafkalog.streaming.store.log_starts import repeat_log_starts
 from kafkalog.streaming.store.nodes import forget_prepared
 from kafkalog.streaming.store.recovery.intent_verification import check_ours
 from kafkalog.streaming.store.recovery.recovery_points import LogReach, sync_up_to
-from kafkalog.streaming.store.stale_entries import drop_lines_on_nodes
+from kafkalog.streaming.store.stale_entries import drop_stale_entries_on_nodes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
@@ -61,12 +61,12 @@ if TYPE_CHECKING:
     from kafkalog.model import TopicPartition
     from kafkalog.streaming.store.log_set import LogSet
 
-__all__ = ["look_at_unfinished", "take_back"]
+__all__ = ["roll_back", "verify_unfinished"]
 
 _LOGGER: Final = logging.getLogger("kafkalog.sink")
 
 
-def take_back(
+def roll_back(
     log_set: LogSet,
     *,
     durable: bool,
@@ -108,7 +108,7 @@ def take_back(
 
 
 def _forget_prepared(log_set: LogSet) -> None:
-    for node, alone in log_set.node.apart():
+    for node, alone in log_set.node.isolated_per_node():
         with alone:
             forget_prepared(node.directories)
 
@@ -148,17 +148,17 @@ def _lags(log_set: LogSet, intended: IntendedPartition) -> bool:
 def _undo(log_set: LogSet, intent: Intent, cut: Collection[TopicPartition]) -> None:
     """Take back what is proved to be the intent's own."""
     for_each(
-        lambda each: _take_back_partition(log_set, each, is_cut=each.topic_partition in cut),
+        lambda each: _roll_back_partition(log_set, each, is_cut=each.topic_partition in cut),
         intent.partitions,
     )
     _sync_parents(log_set, intent)
 
 
-def look_at_unfinished(log_set: LogSet) -> list[IntendedPartition]:
+def verify_unfinished(log_set: LogSet) -> list[IntendedPartition]:
     """Prove that every unfinished commit can be taken back, and give what it touches.
 
     Raises:
-        LogDirectoryError, CheckpointError: as :func:`take_back`.
+        LogDirectoryError, CheckpointError: as :func:`roll_back`.
     """
     marks = BrokerMarks()
     touched: list[IntendedPartition] = []
@@ -193,7 +193,7 @@ def _end_finished(log_set: LogSet, *, durable: bool) -> None:
     log_set.check_current()
     partitions = dict.fromkeys(each for intent in intents for each in intent.partitions)
     made = {each.topic_partition for each in partitions if each.created}
-    drop_lines_on_nodes(log_set.node, made)
+    drop_stale_entries_on_nodes(log_set.node, made)
     for intent in intents if durable else ():
         with log_set.node.taking_back(intent):
             _sync(log_set, intent)
@@ -288,13 +288,13 @@ def _check_not_acknowledged(folder: Path, intended: IntendedPartition, marks: Br
         )
 
 
-def _take_back_partition(log_set: LogSet, intended: IntendedPartition, *, is_cut: bool) -> None:
+def _roll_back_partition(log_set: LogSet, intended: IntendedPartition, *, is_cut: bool) -> None:
     folder = _folder(log_set, intended)
     if not _is_there(log_set, folder):
         return
     segments = () if is_cut else intended.segments
     # Files that are there now, and are ours by the proof that follows.
-    looks = {each.base_offset: look_at_segment(folder, each.base_offset) for each in segments}
+    looks = {each.base_offset: inspect_segment(folder, each.base_offset) for each in segments}
     log_set.check_current()
     for segment in reversed(segments):
         if segment.created:

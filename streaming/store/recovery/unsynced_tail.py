@@ -30,10 +30,10 @@ from kafkalog.streaming.options.topic_settings import LogConfig
 from kafkalog.streaming.store.cleanup import WrittenEnd, write_ends
 from kafkalog.streaming.store.file_systems import is_shared
 from kafkalog.streaming.store.recovery.partition_states import ended_at
-from kafkalog.streaming.store.recovery.rollback import take_back
+from kafkalog.streaming.store.recovery.rollback import roll_back
 from kafkalog.streaming.store.recovery.unsynced import LostOffsets, find_lost, lost_text
 from kafkalog.streaming.store.replicas.election import shrunk
-from kafkalog.streaming.store.replicas.quorum import SeveralNodes
+from kafkalog.streaming.store.replicas.quorum import Quorum
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from kafkalog.streaming.store.log_set import LogSet
 
 
-__all__ = ["accept_os_loss", "boot_of", "find_os_loss", "lost_on_all", "refuse_os_loss"]
+__all__ = ["accept_os_loss", "boot_of", "find_lost_tails", "lost_on_all", "refuse_lost_tail"]
 
 
 # ----------------------------------------------------------------------------------------------
@@ -64,7 +64,7 @@ _LOGGER: Final = logging.getLogger("kafkalog.sink")
 _Lost = dict[TopicPartition, dict[int, "LostOffsets"]]
 
 
-def lost_on_all(log_set: LogSet, nodes: SeveralNodes) -> list[LostOffsets]:
+def lost_on_all(log_set: LogSet, nodes: Quorum) -> list[LostOffsets]:
     """Return what no replica in sync has of what was left to the system.
 
     Replicas that have lost something leave the in-sync sets of ``log_set.state``. Where all have,
@@ -117,7 +117,7 @@ def boot_of(directories: Iterable[Path]) -> str | None:
     return None if any(map(is_shared, directories)) else system.boot_id()
 
 
-def refuse_os_loss(log_set: LogSet, *, mends: bool = True) -> None:
+def refuse_lost_tail(log_set: LogSet, *, mends: bool = True) -> None:
     """Refuse to continue after records that flush=os had left to the system are lost.
 
     Costs nothing unless the machine has started again since. Then all of them are read, once, and
@@ -131,7 +131,7 @@ def refuse_os_loss(log_set: LogSet, *, mends: bool = True) -> None:
     current = boot_of(log_set.directories)
     if state.boot is None or state.boot == current:
         return
-    lost = find_os_loss(log_set)
+    lost = find_lost_tails(log_set)
     if lost:
         raise CommitError(lost_text(lost))
     if mends:
@@ -149,9 +149,9 @@ def accept_os_loss(log_set: LogSet) -> list[LostOffsets]:
 
     Raises:
         CommitError: records are gone that flush=os had not left to the system.
-        KafkaLogError: see :func:`~kafkalog.streaming.store.recovery.rollback.take_back`.
+        KafkaLogError: see :func:`~kafkalog.streaming.store.recovery.rollback.roll_back`.
     """
-    lost = find_os_loss(log_set)
+    lost = find_lost_tails(log_set)
     durable = [each for each in lost if each.start < each.durable_end]
     if durable:
         places = ", ".join(
@@ -166,7 +166,7 @@ def accept_os_loss(log_set: LogSet) -> list[LostOffsets]:
     for each in lost:
         _cut(log_set, each)
     cut = frozenset(each.where.topic_partition for each in lost)
-    take_back(log_set, durable=True, cut=cut, staged_may_be_lost=True)
+    roll_back(log_set, durable=True, cut=cut, staged_may_be_lost=True)
     _mend_indexes(log_set)
     if lost:
         # First, or a reader would go by a broker's high watermark above the new end.
@@ -176,12 +176,12 @@ def accept_os_loss(log_set: LogSet) -> list[LostOffsets]:
     return lost
 
 
-def find_os_loss(log_set: LogSet) -> list[LostOffsets]:
+def find_lost_tails(log_set: LogSet) -> list[LostOffsets]:
     """Look at all that was left to the system, and give what is not there.
 
     Of several nodes, replicas that lack what others have are not in sync any more.
     """
-    if isinstance(log_set.node, SeveralNodes):
+    if isinstance(log_set.node, Quorum):
         return lost_on_all(log_set, log_set.node)
     return list(find_lost(log_set.state, log_set.partitions()))
 
@@ -220,7 +220,7 @@ def _mend_indexes(log_set: LogSet) -> None:
                 bases = list_base_offsets(where.path)
                 for base, following in zip(bases, [*bases[1:], None], strict=True):
                     if following is None or following >= durable_end:
-                        with log_set.node.working_at(where.log_dir):
+                        with log_set.node.isolated_at(where.log_dir):
                             correct_indexes_of_sound(
                                 where.path, base, index_interval_bytes=interval
                             )
@@ -229,7 +229,7 @@ def _mend_indexes(log_set: LogSet) -> None:
 def _partitions_by_node(
     log_set: LogSet,
 ) -> Mapping[int, Mapping[TopicPartition, PartitionDirectory]]:
-    if isinstance(log_set.node, SeveralNodes):
+    if isinstance(log_set.node, Quorum):
         return partitions_by_node(log_set.node.nodes())
     return {0: log_set.partitions()}
 

@@ -35,9 +35,9 @@ from kafkalog.model import TopicPartition
 from kafkalog.streaming.log.files import stray_directory_name
 from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.store.replicas.election import shrunk, with_raised_epochs
-from kafkalog.streaming.store.replicas.quorum import Controller, SeveralNodes
+from kafkalog.streaming.store.replicas.quorum import Controller, Quorum
 from kafkalog.streaming.store.replicas.rewriting import distrust_old
-from kafkalog.streaming.store.stale_entries import drop_lines_of_gone
+from kafkalog.streaming.store.stale_entries import drop_entries_of_missing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -48,7 +48,13 @@ if TYPE_CHECKING:
     from kafkalog.streaming.store.log_set import LogSet
 
 
-__all__ = ["decide", "decide_again", "own_states", "prepared_state", "put_strays_aside"]
+__all__ = [
+    "decide",
+    "decide_again",
+    "own_states",
+    "prepared_state",
+    "put_orphaned_partitions_aside",
+]
 
 
 # ----------------------------------------------------------------------------------------------
@@ -66,7 +72,9 @@ __all__ = ["decide", "decide_again", "own_states", "prepared_state", "put_strays
 _LOGGER: Final = logging.getLogger("kafkalog.sink")
 
 
-def put_strays_aside(folders: Iterable[Path], state: CommitState, own: CommitState) -> None:
+def put_orphaned_partitions_aside(
+    folders: Iterable[Path], state: CommitState, own: CommitState
+) -> None:
     """Rename the folders of topics that a node knew and ``state`` does not.
 
     ``own`` is the older state that the node has, in the log directories ``folders``.
@@ -91,15 +99,13 @@ def put_strays_aside(folders: Iterable[Path], state: CommitState, own: CommitSta
             stray = stray_directory_name(*found.topic_partition, system.random_id().hex)
             # It stays renamed: to prepare a newer state here syncs the directory first.
             found.path.rename(found.log_dir / stray)
-            drop_lines_of_gone(found.log_dir)
+            drop_entries_of_missing(found.log_dir)
 
 
 # ----------------------------------------------------------------------------------------------
 
 
-def decide(
-    log_set: LogSet, nodes: SeveralNodes, own: Mapping[int, CommitState]
-) -> CommitState | None:
+def decide(log_set: LogSet, nodes: Quorum, own: Mapping[int, CommitState]) -> CommitState | None:
     """Finish what may have been decided elsewhere, or make sure that it counts no more.
 
     ``own`` are the states that the nodes had in place when the set was opened. A take-back cuts
@@ -151,7 +157,7 @@ def _written_epochs(unfinished: Sequence[Intent]) -> dict[TopicPartition, int]:
 
 
 def _put_aside(
-    nodes: SeveralNodes,
+    nodes: Quorum,
     behind: Sequence[int],
     newest: CommitState,
     own: Mapping[int, CommitState],
@@ -160,7 +166,7 @@ def _put_aside(
     for node in behind:
         with nodes.writing(node):
             folders = nodes.by_node[node].values()
-            put_strays_aside(folders, newest, own[node])
+            put_orphaned_partitions_aside(folders, newest, own[node])
             distrust_old(node, folders, newest, own[node])
 
 
@@ -183,7 +189,7 @@ def decide_again(log_set: LogSet) -> None:
     Raises:
         CommitError, NotEnoughReplicasError: as :func:`decide`.
     """
-    if isinstance(log_set.node, SeveralNodes):
+    if isinstance(log_set.node, Quorum):
         log_set.node.check_majority()
         if decide(log_set, log_set.node, {}) is not None:
             raise CommitError("a change of the voters was cut off: try again")
@@ -200,7 +206,7 @@ def own_states(
 
 
 def prepared_state(
-    nodes: SeveralNodes, state: CommitState, unfinished: Sequence[Intent]
+    nodes: Quorum, state: CommitState, unfinished: Sequence[Intent]
 ) -> CommitState | None:
     """Return the prepared state that may have been decided."""
     found = [
@@ -213,7 +219,7 @@ def prepared_state(
     return max(found, key=lambda each: (each.controller_epoch, each.sequence), default=None)
 
 
-def _all_prepared(nodes: SeveralNodes) -> list[CommitState]:
+def _all_prepared(nodes: Quorum) -> list[CommitState]:
     """Read what lies prepared; a majority of nodes has to be told by what can be read.
 
     Unless all voters are there: a state that was decided is in place on one of them.
@@ -239,7 +245,7 @@ def _all_prepared(nodes: SeveralNodes) -> list[CommitState]:
     return found
 
 
-def _behind(nodes: SeveralNodes, state: CommitState) -> list[int]:
+def _behind(nodes: Quorum, state: CommitState) -> list[int]:
     """Return the live nodes that have no part in the commit that a state is of."""
     return [
         node
@@ -256,7 +262,7 @@ def _stamps(folder: Path) -> Iterator[CommitStamp | None]:
         yield None if prepared is None else prepared.stamp
 
 
-def _declared(nodes: SeveralNodes, state: CommitState) -> list[int]:
+def _declared(nodes: Quorum, state: CommitState) -> list[int]:
     """Return the live nodes that hold the intent of the commit that a state is of."""
     return [
         node
@@ -266,7 +272,7 @@ def _declared(nodes: SeveralNodes, state: CommitState) -> list[int]:
     ]
 
 
-def _most_have(nodes: SeveralNodes, state: CommitState) -> bool:
+def _most_have(nodes: Quorum, state: CommitState) -> bool:
     """Whether a majority has a commit in place."""
     have = [
         node
@@ -278,7 +284,7 @@ def _most_have(nodes: SeveralNodes, state: CommitState) -> bool:
 
 def _without_lagging(
     state: CommitState,
-    nodes: SeveralNodes,
+    nodes: Quorum,
     behind: Sequence[int],
     own: Mapping[int, CommitState],
 ) -> CommitState:

@@ -53,9 +53,9 @@ if TYPE_CHECKING:
 
 
 __all__ = [
+    "CopyBudget",
     "Copying",
     "LeaderUnreadableError",
-    "Room",
     "SeenFiles",
     "copy_bytes",
     "copy_cleaner_offset",
@@ -140,7 +140,7 @@ class LeaderUnreadableError(KafkaLogError):
     """The log that is copied cannot be read: it is not the replica's fault."""
 
 
-class Room:
+class CopyBudget:
     """How many bytes may still be copied, and as many compared.
 
     A segment that is begun is compared whole, and copied as far as there is room.
@@ -173,7 +173,7 @@ class Copying:
     source: Path
     target: Path
     log_end: int
-    room: Room
+    room: CopyBudget
     seen: SeenFiles = field(default_factory=SeenFiles)
 
     def copy_log(self, base: int, *, trusted: bool, sealed: bool) -> bool:

@@ -28,15 +28,15 @@ from kafkalog.streaming.log.swap import finish_swap
 from kafkalog.streaming.store.cleanup import WrittenEnd, write_ends
 from kafkalog.streaming.store.log_starts import raise_log_start
 from kafkalog.streaming.store.replicas.copying import (
+    CopyBudget,
     Copying,
     LeaderUnreadableError,
-    Room,
     of_leader,
     own_topic_id,
 )
 from kafkalog.streaming.store.replicas.election import joined, moved, shrunk
 from kafkalog.streaming.store.replicas.rewriting import end_rewriting
-from kafkalog.streaming.store.stale_entries import drop_lines
+from kafkalog.streaming.store.stale_entries import drop_stale_entries
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator, Sequence
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from kafkalog.checkpoints.commit_state import CommitState
     from kafkalog.streaming.log.log_dir import PartitionDirectory
     from kafkalog.streaming.store.log_set import LogSet
-    from kafkalog.streaming.store.replicas.quorum import SeveralNodes
+    from kafkalog.streaming.store.replicas.quorum import Quorum
 
 
 __all__ = ["ALL_BYTES", "COPIED_BYTES", "Lagging", "bring_in_sync", "catch_up", "lagging_replicas"]
@@ -74,7 +74,7 @@ def catch_up(
     target: Path,
     key: TopicPartition,
     log_end: int,
-    room: Room,
+    room: CopyBudget,
     *,
     trusts: bool = True,
 ) -> bool:
@@ -93,7 +93,7 @@ def catch_up(
         finish_swap(source)
         bases, topic_id = list_base_offsets(source), read_topic_id(source)
     if _make(target, topic_id):
-        drop_lines([target.parent], {key})
+        drop_stale_entries([target.parent], {key})
     own, copying = _drop_others(target, bases), Copying(source, target, log_end, room)
     equal_to, point = 0, read_offset_checkpoint(target.parent, RECOVERY_POINT).get(key, 0)
     for base, following in zip(bases, [*bases[1:], None], strict=True):
@@ -180,7 +180,7 @@ class Lagging(NamedTuple):
 
 
 def bring_in_sync(
-    log_set: LogSet, nodes: SeveralNodes, room: Room, *, moves_slowly: bool = False
+    log_set: LogSet, nodes: Quorum, room: CopyBudget, *, moves_slowly: bool = False
 ) -> None:
     """Let the state say who is in sync now, for whoever publishes the next one.
 
@@ -248,9 +248,9 @@ def lagging_replicas(
 
 def _brought(
     lagging: Lagging,
-    nodes: SeveralNodes,
+    nodes: Quorum,
     folders: dict[int, dict[TopicPartition, PartitionDirectory]],
-    room: Room,
+    room: CopyBudget,
 ) -> bool:
     """Bring one replica up to date; a node on which that fails is out."""
     source = folders.get(lagging.leader, {}).get(lagging.key)
@@ -274,6 +274,6 @@ def _brought(
     return False
 
 
-def _new_place(lagging: Lagging, nodes: SeveralNodes) -> Path:
+def _new_place(lagging: Lagging, nodes: Quorum) -> Path:
     counts = LogDirs(nodes.by_node[lagging.node].values()).partition_counts()
     return choose_directory(counts) / partition_directory_name(*lagging.key)

@@ -37,9 +37,9 @@ from kafkalog.streaming.store.expired_segments import remove_dead
 from kafkalog.streaming.store.folders.deletion import remove_folder
 from kafkalog.streaming.store.locks import DirectoryLocks, check_unused
 from kafkalog.streaming.store.log_set import LogSet
-from kafkalog.streaming.store.recovery.rollback import take_back
+from kafkalog.streaming.store.recovery.rollback import roll_back
 from kafkalog.streaming.store.replicas.controller import decide, own_states
-from kafkalog.streaming.store.replicas.copying import Room
+from kafkalog.streaming.store.replicas.copying import CopyBudget
 from kafkalog.streaming.store.replicas.election import changed_topics, preferred
 from kafkalog.streaming.store.replicas.in_sync import ALL_BYTES, COPIED_BYTES, bring_in_sync
 from kafkalog.streaming.store.replicas.lost_state import (
@@ -50,9 +50,9 @@ from kafkalog.streaming.store.replicas.lost_state import (
     rebuild,
     suspects,
 )
-from kafkalog.streaming.store.replicas.quorum import Controller, SeveralNodes
+from kafkalog.streaming.store.replicas.quorum import Controller, Quorum
 from kafkalog.streaming.store.replicas.voter_changes import finish_change, others_of
-from kafkalog.streaming.store.stale_entries import drop_lines_of_gone
+from kafkalog.streaming.store.stale_entries import drop_entries_of_missing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     from kafkalog.streaming.store.replicas.election import Changed
 
 
-__all__ = ["NodesSession", "look_at_committed_nodes", "look_at_nodes", "remove_moved"]
+__all__ = ["QuorumSession", "inspect_committed_nodes", "inspect_nodes", "remove_moved"]
 
 
 # ----------------------------------------------------------------------------------------------
@@ -80,7 +80,7 @@ __all__ = ["NodesSession", "look_at_committed_nodes", "look_at_nodes", "remove_m
 _Gone = tuple[int, TopicPartition]
 
 
-def remove_moved(log_set: LogSet, nodes: SeveralNodes) -> None:
+def remove_moved(log_set: LogSet, nodes: Quorum) -> None:
     """Remove what nodes have left of partitions that have moved away; the state forgets it then.
 
     REQUIRES: the locks are held, a majority has the state in place, and nothing is unfinished.
@@ -127,7 +127,7 @@ def _rename(
 
 def _remove(state: CommitState, keys: Mapping[TopicPartition, str], log_dir: Path) -> None:
     """Remove the folders of partitions from a log directory that are called deleted."""
-    drop_lines_of_gone(log_dir)
+    drop_entries_of_missing(log_dir)
     for entry in entries_of(log_dir):
         deleted = parse_deleted_directory(entry.name)
         if deleted is None:
@@ -163,7 +163,7 @@ def _without(state: CommitState, gone: set[_Gone]) -> CommitState:
 _LOGGER: Final = logging.getLogger("kafkalog.sink")
 
 
-class NodesSession(Closing):
+class QuorumSession(Closing):
     """The locks of a majority of the nodes of a set from ``with`` to its end, and the set.
 
     ``directories`` are those that the path names, of all its nodes. ``holder`` is what others read
@@ -244,7 +244,7 @@ class NodesSession(Closing):
         *conditions: Condition,
         takes_back: bool = True,
         copies_all: bool = False,
-        room: Room | None = None,
+        room: CopyBudget | None = None,
     ) -> LogSet:
         """Open the set as :meth:`~kafkalog.streaming.store.session.Session.open` does.
 
@@ -266,7 +266,7 @@ class NodesSession(Closing):
             for check in conditions:
                 check(log_set)
             return log_set
-        given = room or Room(ALL_BYTES if copies_all else COPIED_BYTES)
+        given = room or CopyBudget(ALL_BYTES if copies_all else COPIED_BYTES)
         lost = {} if voters.newest.lent_to else find_lost(voters)
         self._put_checkpoints_aside(voters, doubts_all=copies_all)
         if any(is_in_sync_beside_others(node, voters.newest) for node in lost):
@@ -280,21 +280,26 @@ class NodesSession(Closing):
             voters = self._rebuilt(lost, voters)
         return self._opened(voters, conditions, given, moves_slowly=room is not None)
 
-    def _set_of(self, voters: Voters) -> tuple[LogSet, SeveralNodes]:
+    def _set_of(self, voters: Voters) -> tuple[LogSet, Quorum]:
         nodes = _nodes(voters)
         log_set = LogSet(voters.newest, nodes, lambda: self.verify(nodes))
-        _refuse_lent(log_set.state, self._policy)
+        _refuse_handed_over(log_set.state, self._policy)
         return log_set, nodes
 
     def _opened(
-        self, voters: Voters, conditions: Sequence[Condition], room: Room, *, moves_slowly: bool
+        self,
+        voters: Voters,
+        conditions: Sequence[Condition],
+        room: CopyBudget,
+        *,
+        moves_slowly: bool,
     ) -> LogSet:
         """Find out what was decided, take back what is unfinished, and bring nodes in sync."""
         log_set, nodes = self._set_of(voters)
         nodes = self._decided(log_set, nodes, voters)
         for check in conditions:
             check(log_set)
-        take_back(log_set, durable=self._policy.is_durable)
+        roll_back(log_set, durable=self._policy.is_durable)
         remove_dead(log_set)
         if not log_set.state.lent_to:  # a cluster knows better who leads, and how far
             with _of_earlier_commits():
@@ -322,19 +327,19 @@ class NodesSession(Closing):
                 _LOGGER.warning("node %d cannot be rebuilt: %s", node, error)
         return self._present()
 
-    def _decided(self, log_set: LogSet, nodes: SeveralNodes, voters: Voters) -> SeveralNodes:
+    def _decided(self, log_set: LogSet, nodes: Quorum, voters: Voters) -> Quorum:
         """Find out what was decided, and finish that; returns the nodes that are voters then."""
         own = own_states(voters.states, voters.live)
         with _of_earlier_commits():
             change = decide(log_set, nodes, own)
-            _refuse_lent(log_set.state, self._policy)  # what was prepared may be
+            _refuse_handed_over(log_set.state, self._policy)  # what was prepared may be
             if change is None:
                 return nodes
             others = {n: each for n, each in others_of(voters).items() if n in self._locks}
             return finish_change(log_set, change, others, own, self.verify)
 
     def _bring_in_sync(
-        self, log_set: LogSet, nodes: SeveralNodes, room: Room, *, moves_slowly: bool
+        self, log_set: LogSet, nodes: Quorum, room: CopyBudget, *, moves_slowly: bool
     ) -> None:
         remove_moved(log_set, nodes)
         bring_in_sync(log_set, nodes, room, moves_slowly=moves_slowly)
@@ -367,7 +372,7 @@ class NodesSession(Closing):
                 return
         self._lock(node, folders, self._policy.wait_ms)
 
-    def verify(self, nodes: SeveralNodes) -> None:
+    def verify(self, nodes: Quorum) -> None:
         """See that the locks of a majority hold; a node whose locks are lost is out.
 
         Raises:
@@ -404,7 +409,7 @@ def _tell_strangers(text: str) -> None:
     _LOGGER.warning("%s", text)
 
 
-def look_at_nodes(directories: Sequence[Path], policy: SetPolicy, *conditions: Condition) -> LogSet:
+def inspect_nodes(directories: Sequence[Path], policy: SetPolicy, *conditions: Condition) -> LogSet:
     """Return the set that a session would open, and change nothing; no lock is needed.
 
     Raises:
@@ -420,13 +425,13 @@ def look_at_nodes(directories: Sequence[Path], policy: SetPolicy, *conditions: C
         for folder in members.values():
             check_unused(folder)
     log_set = LogSet(voters.newest, _nodes(voters))
-    _refuse_lent(log_set.state, policy)
+    _refuse_handed_over(log_set.state, policy)
     for check in conditions:
         check(log_set)
     return log_set
 
 
-def look_at_committed_nodes(directories: Sequence[Path]) -> LogSet | None:
+def inspect_committed_nodes(directories: Sequence[Path]) -> LogSet | None:
     """Return the replicated set of directories as it is committed; None if they are none of one.
 
     Raises:
@@ -439,13 +444,13 @@ def look_at_committed_nodes(directories: Sequence[Path]) -> LogSet | None:
     return LogSet(voters.newest, _nodes(voters))
 
 
-def _nodes(voters: Voters) -> SeveralNodes:
+def _nodes(voters: Voters) -> Quorum:
     live = voters.live
     members = {member: folder for each in live.values() for member, folder in each.items()}
-    return SeveralNodes(members, live, voters.newest.voters[:1], dict(voters.missing))
+    return Quorum(members, live, voters.newest.voters[:1], dict(voters.missing))
 
 
-def _refuse_lent(state: CommitState, policy: SetPolicy) -> None:
+def _refuse_handed_over(state: CommitState, policy: SetPolicy) -> None:
     """Refuse a set that a cluster has: its brokers may have written, each to a node of its own.
 
     Raises:

@@ -62,7 +62,7 @@ if TYPE_CHECKING:
 
     from kafkalog.checkpoints.commit_state import CommitState
 
-__all__ = ["Controller", "SeveralNodes"]
+__all__ = ["Controller", "Quorum"]
 
 _NO_WRITER: Final = "state"
 """What an intent that names no partition has in place of a writer, where nobody needs to know."""
@@ -81,7 +81,7 @@ class Controller:
 
 
 @dataclass(frozen=True, slots=True)
-class SeveralNodes(Node):
+class Quorum(Node):
     """The nodes of a replicated set whose locks are held; ``members`` has all directories of them.
 
     ``by_node`` has them by node and member id. ``voters`` are the nodes that decide, see
@@ -188,7 +188,7 @@ class SeveralNodes(Node):
         Raises:
             NotEnoughReplicasError: fewer than a majority have it.
         """
-        for node, alone in self.apart():
+        for node, alone in self.isolated_per_node():
             with alone:
                 node.declare(intent)
         self.declared.append(CommitStamp(intent.sequence, intent.commit_id))
@@ -276,13 +276,13 @@ class SeveralNodes(Node):
 
     def withdraw(self, *, durable: bool) -> None:
         """Remove the intent on every node, which is over, and let a broker in again."""
-        for node, alone in self.apart():
+        for node, alone in self.isolated_per_node():
             with alone:
                 for folder in node.directories:
                     (folder / PREPARED_FILE).unlink(missing_ok=True)
                 node.withdraw(durable=durable)
 
-    def apart(self) -> Iterator[tuple[Node, AbstractContextManager[None]]]:
+    def isolated_per_node(self) -> Iterator[tuple[Node, AbstractContextManager[None]]]:
         """Return each node that is not out, and what takes it out if something fails on it."""
         for node in self.live:
             yield Node(self.by_node[node]), self.writing(node)
@@ -305,7 +305,7 @@ class SeveralNodes(Node):
         """Take a node out on which something cannot be written, or was not staged as it should."""
         return _OutIfItFails(self, node, CommitError, LogDirectoryError)
 
-    def working_at(self, folder: Path) -> AbstractContextManager[None]:
+    def isolated_at(self, folder: Path) -> AbstractContextManager[None]:
         """Take the node out whose log directory cannot be changed, or holds what is damaged."""
         node = self.node_at(folder)
         return nullcontext() if node is None else _OutIfItFails(self, node, KafkaLogError)
@@ -321,7 +321,7 @@ class SeveralNodes(Node):
 class _OutIfItFails:
     """Takes a node out on which a call of the system fails, or whose files cannot be read."""
 
-    def __init__(self, nodes: SeveralNodes, node: int, *others: type[KafkaLogError]) -> None:
+    def __init__(self, nodes: Quorum, node: int, *others: type[KafkaLogError]) -> None:
         self._nodes = nodes
         self._node = node
         gone = (OSError, UnknownTopicOrPartitionError)  # the latter of a folder that is listed

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from kafkalog.checkpoints.commit_state import CommitState, TopicState
     from kafkalog.checkpoints.replica_state import ReplicaState
     from kafkalog.streaming.log.log_dir import PartitionDirectory
-    from kafkalog.streaming.store.replicas.quorum import SeveralNodes
+    from kafkalog.streaming.store.replicas.quorum import Quorum
 
 
 __all__ = ["distrust", "distrust_old", "end_rewriting", "ended", "make_equal", "marked"]
@@ -253,7 +253,7 @@ def _replicas(state: CommitState) -> Iterator[tuple[str, str, int, ReplicaState]
 
 
 def end_rewriting(
-    state: CommitState, nodes: SeveralNodes, verify_locks: Callable[[], None]
+    state: CommitState, nodes: Quorum, verify_locks: Callable[[], None]
 ) -> CommitState:
     """Let the replicas in sync be equal where somebody was cut off who replaced segments.
 
@@ -283,13 +283,13 @@ def end_rewriting(
     return shrunk(state, nodes.live, lagging)
 
 
-def _is_swapped(each: _Rewritten, nodes: SeveralNodes, folders: _Folders) -> bool:
+def _is_swapped(each: _Rewritten, nodes: Quorum, folders: _Folders) -> bool:
     """End a swap in the leader's folder; returns whether others may have what is there."""
     leader = each.replicas.leader
     source = folders.get(leader, {}).get(each.key)
     if source is None or leader in nodes.failed:
         return False
-    with nodes.working_at(source.log_dir):
+    with nodes.isolated_at(source.log_dir):
         finish_swap(source.path)
     return leader in nodes.live
 
@@ -298,7 +298,7 @@ class _Work(NamedTuple):
     """Lets the replicas in sync of a partition have the leader's segments."""
 
     what: _Rewritten
-    nodes: SeveralNodes
+    nodes: Quorum
     folders: _Folders
     verify_locks: Callable[[], None]
 
@@ -339,6 +339,6 @@ class _Work(NamedTuple):
             return True
         text = "the replica of %s on node %d is not in sync any more: %s"
         _LOGGER.warning(text, self.what.key, node, error)
-        with self.nodes.working_at(target.log_dir):
+        with self.nodes.isolated_at(target.log_dir):
             distrust([target.log_dir], self.what.key)
         return False

@@ -32,7 +32,7 @@ from kafkalog.streaming.store.open_set import (
 )
 from kafkalog.streaming.store.recovery.partition_states import in_present_format
 from kafkalog.streaming.store.replicas.placement import MOST_BY_DEFAULT
-from kafkalog.streaming.store.replicas.quorum import SeveralNodes
+from kafkalog.streaming.store.replicas.quorum import Quorum
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -60,7 +60,7 @@ def ensure_nodes(paths: Sequence[NodePlace], policy: SetPolicy) -> str:
     folders = [Path(path) for path in paths]
     _finish_start(folders, policy)
     voters = find_voters(folders)
-    if voters is not None and _has_begun(voters, folders):
+    if voters is not None and _has_started(voters, folders):
         voters.check_majority()
         for folder in folders:
             with suppress(OSError), at(folder):  # who takes the locks finds out what fails
@@ -75,7 +75,7 @@ def ensure_nodes(paths: Sequence[NodePlace], policy: SetPolicy) -> str:
         check_no_broker(folder, timeout_ms=policy.wait_ms)
     with DirectoryLocks(folders, holder="a new writer", timeout_ms=policy.wait_ms) as locks:
         found = find_voters(folders)  # another writer may have been faster
-        if found is not None and _has_begun(found, folders):
+        if found is not None and _has_started(found, folders):
             return found.newest.set_id
         return _start(nodes, locks).set_id
 
@@ -88,7 +88,7 @@ def _check_member(folder: Path, voters: Voters, policy: SetPolicy, *, given: int
         )
 
 
-def _has_begun(voters: Voters, folders: Sequence[Path]) -> bool:
+def _has_started(voters: Voters, folders: Sequence[Path]) -> bool:
     """Whether a set is there; one that was cut off in starting is started again."""
     is_whole = not voters.missing
     return voters.newest.sequence > 0 or is_whole or not all(each.is_dir() for each in folders)
@@ -161,7 +161,7 @@ def _start(nodes: Sequence[tuple[Sequence[Path], bool]], locks: DirectoryLocks) 
             in_present_format(before, nodes[first][0]).following(), states, first
         )
     state = replace(state, member_ids=tuple(members), nodes=states, controller_epoch=1)
-    starting = SeveralNodes(members, by_node, state.voters, declared=[state.stamp])
+    starting = Quorum(members, by_node, state.voters, declared=[state.stamp])
     failed = starting.publish(state, locks.verify)
     if failed is not None:
         raise failed

@@ -30,8 +30,8 @@ from kafkalog.files.atomic import write_atomically
 from kafkalog.streaming.store.nodes import Node
 from kafkalog.streaming.store.replicas.controller import decide
 from kafkalog.streaming.store.replicas.election import changed_topics, led
-from kafkalog.streaming.store.replicas.quorum import SeveralNodes
-from kafkalog.streaming.store.stale_entries import drop_lines_of_gone
+from kafkalog.streaming.store.replicas.quorum import Quorum
+from kafkalog.streaming.store.stale_entries import drop_entries_of_missing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -72,8 +72,8 @@ def finish_change(
     change: CommitState,
     others: Mapping[int, Mapping[str, Path]],
     own: Mapping[int, CommitState],
-    verify: Callable[[SeveralNodes], None],
-) -> SeveralNodes:
+    verify: Callable[[Quorum], None],
+) -> Quorum:
     """Let a change of voters that was cut off be decided by old and new ones; returns the new ones.
 
     ``others`` are nodes beside those of the set that take part in it, ``own`` the states in place.
@@ -103,7 +103,7 @@ def change_voters(
     log_set: LogSet,
     changed: CommitState,
     new: Mapping[str, Path],
-    verify: Callable[[SeveralNodes], None],
+    verify: Callable[[Quorum], None],
 ) -> None:
     """Publish a state that changes the voters, and one after it that the new ones decide alone.
 
@@ -175,7 +175,7 @@ def with_voter(state: CommitState, new: NodeState, instead_of: int | None = None
 
 def _joint(
     log_set: LogSet, others: Mapping[int, Mapping[str, Path]], change: CommitState
-) -> SeveralNodes:
+) -> Quorum:
     """Return the nodes of a set with those that a change takes in or out."""
     named = {node for group in change.voters for node in group}
     return _nodes_of(
@@ -184,7 +184,7 @@ def _joint(
     )
 
 
-def _of_voters(log_set: LogSet, verify: Callable[[SeveralNodes], None]) -> SeveralNodes:
+def _of_voters(log_set: LogSet, verify: Callable[[Quorum], None]) -> Quorum:
     """Let a set go on with the nodes that its state names: the change has ended."""
     voters = log_set.state.voters[0]
     by_node = {node: each for node, each in log_set.node.nodes().items() if node in voters}
@@ -194,17 +194,15 @@ def _of_voters(log_set: LogSet, verify: Callable[[SeveralNodes], None]) -> Sever
     return nodes
 
 
-def _go_on_with(
-    log_set: LogSet, nodes: SeveralNodes, verify: Callable[[SeveralNodes], None]
-) -> None:
+def _go_on_with(log_set: LogSet, nodes: Quorum, verify: Callable[[Quorum], None]) -> None:
     log_set.node, log_set.verify_locks = nodes, lambda: verify(nodes)
 
 
 def _nodes_of(
     by_node: Mapping[int, Mapping[str, Path]], voters: tuple[frozenset[int], ...]
-) -> SeveralNodes:
+) -> Quorum:
     members = {member: folder for each in by_node.values() for member, folder in each.items()}
-    return SeveralNodes(members, by_node, voters)
+    return Quorum(members, by_node, voters)
 
 
 def _in_place(log_set: LogSet) -> CommitState:
@@ -220,5 +218,5 @@ def _invite(state: CommitState, new: Mapping[str, Path]) -> None:
     for member, folder in new.items():
         (folder / PREPARED_FILE).unlink(missing_ok=True)
         Node({member: folder}).withdraw(durable=True)
-        drop_lines_of_gone(folder)
+        drop_entries_of_missing(folder)
         write_atomically(folder / STATE_FILE, state_bytes(state.of_member(member)))

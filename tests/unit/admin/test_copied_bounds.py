@@ -29,7 +29,7 @@ from kafkalog.streaming.commit.preserved_offsets import CopiedEnd
 from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.log.partition_log import PartitionLog
 from kafkalog.streaming.log.segments import list_base_offsets
-from kafkalog.streaming.store.ends.tracker import EndsWatch
+from kafkalog.streaming.store.ends.tracker import LogEndTracker
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -44,7 +44,7 @@ def kept(values: list[str], offsets: list[int], partition: int = 0) -> pa.Record
 
 def bounds_of(log: Path) -> dict[str, tuple[int, int]]:
     """Give where readers see each partition start and end."""
-    look = EndsWatch([str(log)]).look()
+    look = LogEndTracker([str(log)]).look()
     starts = {}
     for key, where in LogDirs([log]).partitions().items():
         with PartitionLog(where.path, key) as found:

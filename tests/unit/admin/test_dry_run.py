@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from kafkalog.streaming.admin.recovery import Upkeep
+    from kafkalog.streaming.admin.recovery import RecoveryReport
 
 TOPIC_ID = "kafkalogTopicIdNumberA"
 
@@ -55,7 +55,9 @@ def tree(log: Path) -> dict[str, tuple[int, int, bytes]]:
     }
 
 
-def check(log: Path, act: Callable[..., Upkeep], caplog: pytest.LogCaptureFixture) -> Upkeep:
+def check(
+    log: Path, act: Callable[..., RecoveryReport], caplog: pytest.LogCaptureFixture
+) -> RecoveryReport:
     """Run it dry, and then really; give what was said."""
     before = tree(log)
     with caplog.at_level(logging.WARNING, "kafkalog.sink"):
@@ -73,7 +75,7 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [each.getMessage() for each in caplog.records if each.name == "kafkalog.sink"]
 
 
-def plain(done: Upkeep) -> dict[str, Any]:
+def plain(done: RecoveryReport) -> dict[str, Any]:
     fields = dataclasses.asdict(done)
     del fields["set_id"]  # a takeover may begin a set
     return fields
@@ -81,7 +83,7 @@ def plain(done: Upkeep) -> dict[str, Any]:
 
 @pytest.mark.parametrize("act", [recover, give, take_over, abort])
 def test_a_set_in_order(
-    log: Path, act: Callable[..., Upkeep], caplog: pytest.LogCaptureFixture
+    log: Path, act: Callable[..., RecoveryReport], caplog: pytest.LogCaptureFixture
 ) -> None:
     assert check(log, act, caplog).problems == []
 
@@ -89,7 +91,7 @@ def test_a_set_in_order(
 @pytest.mark.long
 @pytest.mark.parametrize("act", [recover, give, take_over])
 def test_an_unfinished_commit_wherever_it_was_cut_off(
-    log: Path, act: Callable[..., Upkeep], tmp_path: Path, caplog: pytest.LogCaptureFixture
+    log: Path, act: Callable[..., RecoveryReport], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     def write(folder: Path) -> None:
         writer = Writer(folder, topic="t", segment__bytes="200")
@@ -97,19 +99,19 @@ def test_an_unfinished_commit_wherever_it_was_cut_off(
 
     shutil.copytree(log, tmp_path / "counted")
     calls = count_calls(lambda: write(tmp_path / "counted"))
-    taken_back = 0
+    rolled_back = 0
     for call in range(0, calls, 4):
         folder = tmp_path / "copy"
         shutil.copytree(log, folder)
         assert run_and_kill(lambda folder=folder: write(folder), call, half=True)
-        taken_back += len(check(folder, act, caplog).taken_back)
+        rolled_back += len(check(folder, act, caplog).rolled_back)
         shutil.rmtree(folder)
-    assert taken_back > 3
+    assert rolled_back > 3
 
 
 @pytest.mark.parametrize("act", [recover, reset, give, take_over, abort])
 def test_what_a_broker_that_was_killed_has_left(
-    log: Path, act: Callable[..., Upkeep], caplog: pytest.LogCaptureFixture
+    log: Path, act: Callable[..., RecoveryReport], caplog: pytest.LogCaptureFixture
 ) -> None:
     (log / META_PROPERTIES).write_text("version=1\n")
     first, second = (log / f"t-{number}" / f"{0:020d}.log" for number in (0, 1))
@@ -124,7 +126,7 @@ def test_what_a_broker_that_was_killed_has_left(
 
 @pytest.mark.parametrize("act", [recover, reset, give, take_over])
 def test_torn_indexes_a_stale_log_start_and_what_is_lost(
-    log: Path, act: Callable[..., Upkeep], caplog: pytest.LogCaptureFixture
+    log: Path, act: Callable[..., RecoveryReport], caplog: pytest.LogCaptureFixture
 ) -> None:
     (log / "t-0" / f"{0:020d}.timeindex").write_bytes(b"\1" * 12)
     write_checkpoint(log, LOG_START_OFFSET, {"t-0": 500})

@@ -29,7 +29,7 @@ from kafkalog.streaming.store.folders import deletion
 from kafkalog.streaming.store.log_set import LogSet, publish_guarded
 from kafkalog.streaming.store.nodes import Node
 from kafkalog.streaming.store.policy import SetPolicy
-from kafkalog.streaming.store.recovery import rollback as take_back
+from kafkalog.streaming.store.recovery import rollback as roll_back
 from kafkalog.streaming.store.session import Session
 
 if TYPE_CHECKING:
@@ -207,7 +207,7 @@ def cut_off(log: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
     with monkeypatch.context() as patch:
         patch.setattr(Committer, "_publish", fail)
-        patch.setattr(Committer, "_try_to_take_back", lambda *_: None)
+        patch.setattr(Committer, "_try_to_roll_back", lambda *_: None)
         with pytest.raises(KeyboardInterrupt):
             Writer(log, topic="t").write(4, rows(["new"]))
     assert (log / INTENT_FILE).exists()
@@ -218,7 +218,7 @@ def test_nothing_is_taken_back_once_the_locks_are_lost(
     cut_off: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = logs(cut_off)
-    losing(monkeypatch, take_back, "_undo", cut_off, after=False)
+    losing(monkeypatch, roll_back, "_undo", cut_off, after=False)
     with pytest.raises(KafkaLogError, match=LOST):
         Writer(cut_off, topic="t").write(4, rows(["new"]))
     assert logs(cut_off) == before
@@ -227,7 +227,7 @@ def test_nothing_is_taken_back_once_the_locks_are_lost(
 def test_the_intent_stays_if_the_locks_are_lost_while_it_is_taken_back(
     cut_off: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    losing(monkeypatch, take_back, "_undo", cut_off, after=True)
+    losing(monkeypatch, roll_back, "_undo", cut_off, after=True)
     with pytest.raises(KafkaLogError, match=LOST):
         Writer(cut_off, topic="t").write(4, rows(["new"]))
     assert (cut_off / INTENT_FILE).exists()
@@ -241,7 +241,7 @@ def test_no_checkpoint_of_a_finished_commit_is_written_once_the_locks_are_lost(
         Writer(log, topic="t").write(4, rows(["new"]))
     names = (HIGH_WATERMARK, RECOVERY_POINT)
     before = [(log / name).read_bytes() for name in names]
-    losing(monkeypatch, take_back, "_end_finished", log, after=False)
+    losing(monkeypatch, roll_back, "_end_finished", log, after=False)
     with pytest.raises(KafkaLogError, match=LOST):
         Writer(log, name="other", topic="t").write(0, rows(["more"]))
     assert [(log / name).read_bytes() for name in names] == before
@@ -254,7 +254,7 @@ def test_no_state_is_made_durable_once_the_locks_are_lost(
         patch.setattr(Committer, "_finish", lambda *_: None)
         Writer(log, topic="t").write(4, rows(["new"]))
     before = (log / STATE_FILE).stat().st_ino
-    losing(monkeypatch, take_back, "sync_up_to", log, after=True)
+    losing(monkeypatch, roll_back, "sync_up_to", log, after=True)
     with pytest.raises(KafkaLogError, match=LOST):
         Writer(log, name="other", topic="t").write(0, rows(["more"]))
     assert (log / STATE_FILE).stat().st_ino == before
@@ -267,7 +267,7 @@ def test_no_line_of_a_topic_that_was_made_goes_once_the_locks_are_lost(
         patch.setattr(Committer, "_finish", lambda *_: None)
         Writer(log, topic="u").write(4, rows(["new"]))
     write_checkpoint(log, HIGH_WATERMARK, {"u-0": 1})
-    losing(monkeypatch, take_back, "_end_finished", log, after=False)
+    losing(monkeypatch, roll_back, "_end_finished", log, after=False)
     with pytest.raises(KafkaLogError, match=LOST):
         Writer(log, name="other", topic="t").write(0, rows(["more"]))
     assert read_offset_checkpoint(log, HIGH_WATERMARK) == {TopicPartition("u", 0): 1}
@@ -277,7 +277,7 @@ def test_a_failed_commit_that_has_lost_its_locks_takes_nothing_back(
     log: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     taken = []
-    monkeypatch.setattr(committer, "take_back", lambda *_, **__: taken.append(1))
+    monkeypatch.setattr(committer, "roll_back", lambda *_, **__: taken.append(1))
     losing(monkeypatch, Committer, "_declare", log, after=True)
     with pytest.raises(LogDirectoryError, match=LOST):
         Writer(log, topic="t").write(4, rows(["new"]))

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from kafkalog.streaming.admin.recovery import Upkeep
+    from kafkalog.streaming.admin.recovery import RecoveryReport
 
 LOG = f"{0:020d}.log"
 
@@ -71,7 +71,10 @@ def test_a_tail_that_another_writer_may_be_writing_is_not_cut_off(
 
 @pytest.mark.parametrize(("act", "step"), [(hand_over, "_check_numbers"), (take_over, "_take")])
 def test_nothing_is_handed_over_or_taken_over_once_the_locks_are_lost(
-    log: Path, monkeypatch: pytest.MonkeyPatch, act: Callable[[list[str]], Upkeep], step: str
+    log: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    act: Callable[[list[str]], RecoveryReport],
+    step: str,
 ) -> None:
     before = {path: path.read_bytes() for path in log.glob("*-checkpoint")}
     losing_locks(monkeypatch, handover_module, step, log)

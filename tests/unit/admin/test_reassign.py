@@ -22,8 +22,8 @@ from kafkalog.streaming.admin.nodes import reassign as module
 from kafkalog.streaming.admin.nodes.reassign import (
     Move,
     cancel_moves,
+    inspect_moves,
     known_state,
-    look_at_moves,
     moves_of_topic,
     parse_plan,
     reassign,
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kafkalog.checkpoints.replica_state import ReplicaState
-    from kafkalog.streaming.store.replicas.quorum import SeveralNodes
+    from kafkalog.streaming.store.replicas.quorum import Quorum
 
 ROWS = [f"a{n}" for n in range(40)]
 TWO = {"replication.factor": "2"}
@@ -134,14 +134,14 @@ def test_before_all_are_in_sync_nobody_goes(nodes: list[Path]) -> None:
     assert each.replicas == (2, 3, 0, 1)
     assert {*each.isr} == {0, 1, 2}
     append(nodes, 1, ["b"], **TWO)
-    assert look_at_moves([path_of(nodes)]) == look_at_moves([path_of(nodes)], to(2, 3))
+    assert inspect_moves([path_of(nodes)]) == inspect_moves([path_of(nodes)], to(2, 3))
     assert holders(nodes) == ["a", "b", "c"]
     back(nodes[3])
     append(nodes, 2, ["c"], **TWO)  # commits of others continue
     append(nodes, 3, ["d"], **TWO)
     append(nodes, 4, ["e"], **TWO)
     assert replicas(nodes).replicas == (2, 3)
-    (done,) = look_at_moves([path_of(nodes)], to(2, 3))
+    (done,) = inspect_moves([path_of(nodes)], to(2, 3))
     assert done.is_done
     assert values(nodes) == sorted([*ROWS, "b", "c", "d", "e"])
     check_whole(nodes)
@@ -196,7 +196,7 @@ def test_with_a_rate_only_the_command_copies(
     sizes, rests = list[int](), list[float]()
     bring = in_sync.bring_in_sync
 
-    def noted(log_set: object, several: SeveralNodes, room: in_sync.Room, **named: bool) -> None:
+    def noted(log_set: object, several: Quorum, room: in_sync.CopyBudget, **named: bool) -> None:
         sizes.append(room.left)
         bring(log_set, several, room, **named)  # type: ignore[arg-type]
 

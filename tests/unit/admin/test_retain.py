@@ -45,7 +45,7 @@ from kafkalog.streaming.log.segments import list_base_offsets
 from kafkalog.streaming.records.columns import Columns, RecordDecoder
 from kafkalog.streaming.source.read_options import ReadOptions
 from kafkalog.streaming.source.stream_control import StreamControl
-from kafkalog.streaming.store.ends.tracker import EndsWatch
+from kafkalog.streaming.store.ends.tracker import LogEndTracker
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -95,7 +95,7 @@ def starts(log: Path) -> dict[str, tuple[int, int]]:
 
 def seen(log: Path, key: TopicPartition = T0) -> tuple[int, list[str]]:
     """Give what a reader sees: the first offset, and the values from there on."""
-    watch = EndsWatch([str(log)])
+    watch = LogEndTracker([str(log)])
     end = watch.look().offsets[key]
     with watch.open(key) as opened:
         start = opened.log_start_offset

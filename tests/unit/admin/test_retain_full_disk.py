@@ -22,7 +22,7 @@ from kafkalog.streaming.admin.topics import delete
 from kafkalog.streaming.log.segments import list_base_offsets
 from kafkalog.streaming.records.columns import Columns, RecordDecoder
 from kafkalog.streaming.store import log_starts
-from kafkalog.streaming.store.ends.tracker import EndsWatch
+from kafkalog.streaming.store.ends.tracker import LogEndTracker
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -99,7 +99,7 @@ def bases() -> list[int]:
 
 def seen() -> list[str]:
     """Give the first letter of what a reader sees."""
-    watch = EndsWatch([str(MOUNT)])
+    watch = LogEndTracker([str(MOUNT)])
     end = watch.look().offsets[T0]
     with watch.open(T0) as log:
         return [

@@ -42,7 +42,7 @@ from kafkalog.streaming.admin.salvage import salvage
 from kafkalog.streaming.admin.topics import alter, create, delete
 from kafkalog.streaming.source.read_options import ReadOptions
 from kafkalog.streaming.source.stream_control import StreamControl
-from kafkalog.streaming.store.ends.tracker import EndsWatch
+from kafkalog.streaming.store.ends.tracker import LogEndTracker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -69,7 +69,7 @@ def settings_of(log: Path, name: str) -> Mapping[str, str]:
 
 def seen(*logs: Path) -> dict[str, int]:
     """Give where a reader sees each partition end."""
-    return {str(key): end for key, end in EndsWatch(map(str, logs)).look().offsets.items()}
+    return {str(key): end for key, end in LogEndTracker(map(str, logs)).look().offsets.items()}
 
 
 def stop_after_publish(log: Path, topic: str = "t") -> None:
@@ -258,7 +258,7 @@ def test_from_the_mark_on_a_topic_is_gone_for_everybody(log: Path) -> None:
     options = {"path": str(log), "subscribePattern": ".*", "startingOffsets": "earliest"}
     control = StreamControl(ReadOptions.parse(options | {"fetchOffset.numRetries": "1"}))
     begun = control.next_end(control.initial(), take_all=True)
-    watch = EndsWatch([str(log)])
+    watch = LogEndTracker([str(log)])
     assert len(watch.look().offsets) == 3
     stop_after_publish(log)
     assert {str(key) for key in watch.look().offsets} == {"other-0"}

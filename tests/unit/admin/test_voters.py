@@ -22,11 +22,11 @@ from kafkalog.checkpoints.commit_state import STATE_FILE
 from kafkalog.checkpoints.state_file import load_state
 from kafkalog.errors import CommitError, KafkaLogError, LogDirectoryError, OptionError
 from kafkalog.model import TopicPartition
-from kafkalog.streaming.admin.nodes.replicas import look_at_replicas
+from kafkalog.streaming.admin.nodes.replicas import inspect_replicas
 from kafkalog.streaming.admin.nodes.voters import add_node, replace_node
 from kafkalog.streaming.admin.recovery import recover
 from kafkalog.streaming.admin.retention import delete_records
-from kafkalog.streaming.store.replicas.quorum import SeveralNodes
+from kafkalog.streaming.store.replicas.quorum import Quorum
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -118,7 +118,7 @@ def test_a_node_that_was_replaced_never_votes_again(nodes: list[Path], tmp_path:
     back(nodes[1])
     now = [nodes[0], nodes[2], tmp_path / "d"]
     append(now, 1, ["b"])
-    (problem,) = look_at_replicas([path_of([*now, nodes[1]])]).problems
+    (problem,) = inspect_replicas([path_of([*now, nodes[1]])]).problems
     assert "is no node of set" in problem
     append([*now, nodes[1]], 2, ["c"])
     check_whole(now)
@@ -147,16 +147,16 @@ def test_without_a_majority_of_the_old_voters_nothing_changes(
     nodes: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Node 2 is lost, and node 1 fails amid the change: 0 and 3 are a majority of the new voters.
-    prepare = SeveralNodes._prepare
+    prepare = Quorum._prepare
 
-    def failing(self: SeveralNodes, node: int, state: CommitState) -> bool:
+    def failing(self: Quorum, node: int, state: CommitState) -> bool:
         if node == 1 and state.former:
             self.fail(1, OSError(5, "Input/output error"))
             return False
         return prepare(self, node, state)
 
     away(nodes[2])
-    monkeypatch.setattr(SeveralNodes, "_prepare", failing)
+    monkeypatch.setattr(Quorum, "_prepare", failing)
     with pytest.raises(CommitError, match="is not known"):
         replace_node([path_of(nodes)], "2", str(tmp_path / "d"))
     monkeypatch.undo()
@@ -178,15 +178,15 @@ def test_what_a_change_is_decided_by_is_a_majority_of_old_and_new_ones(
     nodes: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The change is in place on the new node alone: whoever reaches it waits for the old ones.
-    decide = SeveralNodes._decide
+    decide = Quorum._decide
 
-    def cut_off(self: SeveralNodes, state: CommitState, prepared: list[int]) -> OSError | None:
+    def cut_off(self: Quorum, state: CommitState, prepared: list[int]) -> OSError | None:
         if state.former:
             decide(self, state, [3])
             raise OSError(5, "cut off")
         return decide(self, state, prepared)
 
-    monkeypatch.setattr(SeveralNodes, "_decide", cut_off)
+    monkeypatch.setattr(Quorum, "_decide", cut_off)
     new = tmp_path / "d"
     with pytest.raises(CommitError):
         replace_node([path_of(nodes)], "0", str(new))
@@ -210,15 +210,15 @@ def test_what_a_change_is_decided_by_is_a_majority_of_old_and_new_ones(
 def test_a_new_voter_that_missed_the_change_is_one_all_the_same(
     nodes: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    decide = SeveralNodes._decide
+    decide = Quorum._decide
 
-    def cut_off(self: SeveralNodes, state: CommitState, prepared: list[int]) -> OSError | None:
+    def cut_off(self: Quorum, state: CommitState, prepared: list[int]) -> OSError | None:
         if state.former:
             decide(self, state, [0])
             raise OSError(5, "cut off")
         return decide(self, state, prepared)
 
-    monkeypatch.setattr(SeveralNodes, "_decide", cut_off)
+    monkeypatch.setattr(Quorum, "_decide", cut_off)
     new = tmp_path / "d"
     with pytest.raises(CommitError):
         replace_node([path_of(nodes)], "1", str(new))

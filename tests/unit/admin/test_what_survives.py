@@ -56,7 +56,7 @@ def killed(where: type, name: str, action: Callable[[], object]) -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(where, name, die)
-        patch.setattr(Committer, "_try_to_take_back", lambda *_: None)
+        patch.setattr(Committer, "_try_to_roll_back", lambda *_: None)
         action()
 
 

@@ -11,7 +11,7 @@ from kafkalog.checkpoints.commit_state import STAGED_PREFIX
 from kafkalog.checkpoints.intent import INTENT_FILE
 from kafkalog.checkpoints.state_file import load_state
 from kafkalog.errors import CommitError
-from kafkalog.streaming.commit.attached_records import Rider
+from kafkalog.streaming.commit.attached_records import AttachedRecords
 from kafkalog.streaming.commit.committer import Committer, Outcome
 from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.store.log_set import LogSet
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 GROUPS = "__consumer_offsets"
 
 
-def rider(*values: str, topic: str = GROUPS, partitions: int = 3) -> Rider:
-    return Rider(
+def rider(*values: str, topic: str = GROUPS, partitions: int = 3) -> AttachedRecords:
+    return AttachedRecords(
         topic=topic,
         partition_of=lambda count: count - 1,
         records=[(b"key", value.encode()) for value in values],
@@ -42,7 +42,7 @@ def commit(
     writer: Writer,
     batch_id: int,
     *values: str,
-    riders: Sequence[Rider] = (),
+    riders: Sequence[AttachedRecords] = (),
     conditions: Sequence[Condition] = (),
 ) -> Outcome:
     runs = writer.stage(batch_id, rows(values)) if values else []

@@ -43,9 +43,9 @@ from kafkalog.streaming.groups.group_commits import GroupCommits
 from kafkalog.streaming.groups.group_record import MemberSettings
 from kafkalog.streaming.groups.member_files import MEMBER_PREFIX, MemberFile, MemberFolder
 from kafkalog.streaming.groups.rebalance import Presence
-from kafkalog.streaming.store.ends.tracker import EndsWatch
+from kafkalog.streaming.store.ends.tracker import LogEndTracker
 from kafkalog.streaming.store.policy import SetPolicy
-from kafkalog.streaming.store.session import look_at
+from kafkalog.streaming.store.session import inspect_state
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -480,9 +480,9 @@ def test_an_idle_member_looks_at_files_that_have_not_changed_and_reads_none(
 
     def counted(*given: Any) -> Any:
         looks.append(given)
-        return look_at(*given)
+        return inspect_state(*given)
 
-    monkeypatch.setattr("kafkalog.streaming.groups.group_commits.look_at", counted)
+    monkeypatch.setattr("kafkalog.streaming.groups.group_commits.inspect_state", counted)
     slow_beat = {"kafka.heartbeat.interval.ms": 50_000}
     with consumer(folder, options=slow_beat) as reader:
         rest(reader)
@@ -720,12 +720,12 @@ def test_a_time_out_of_the_caller_is_not_taken_for_a_failing_disk(
         time.sleep(0.05)  # the main thread has it by then
         return looks(*given)
 
-    looks = EndsWatch.look
+    looks = LogEndTracker.look
     before = signal.signal(signal.SIGUSR1, alarm)
     try:
         with consumer(folder) as reader:
             with monkeypatch.context() as patch:
-                patch.setattr(EndsWatch, "look", look)
+                patch.setattr(LogEndTracker, "look", look)
                 with pytest.raises(TimeoutError, match="the caller's"):
                     reader.poll(5)
             assert sorted(rest(reader)) == list(range(40))

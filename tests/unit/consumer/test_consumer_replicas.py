@@ -29,8 +29,8 @@ from kafkalog.streaming.groups.group_log import GroupLog
 from kafkalog.streaming.log.partition_log import PartitionLog
 from kafkalog.streaming.sink.group_writer import GroupWriter
 from kafkalog.streaming.store.policy import SetPolicy
-from kafkalog.streaming.store.replicas.open_nodes import look_at_committed_nodes
-from kafkalog.streaming.store.session import look_at
+from kafkalog.streaming.store.replicas.open_nodes import inspect_committed_nodes
+from kafkalog.streaming.store.session import inspect_state
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -126,7 +126,7 @@ def test_a_member_whose_file_went_with_a_node_is_fenced_and_another_one_goes_on(
     member = consumer(nodes)
     assert polled(member, 6) == ROWS
     member.commit()
-    log_set = look_at(nodes, SetPolicy())
+    log_set = inspect_state(nodes, SetPolicy())
     folder = min(log_set.members.items())[1]
     folder.rename(folder.with_suffix(".away"))
     append(nodes, 1, ["b"])
@@ -178,7 +178,7 @@ def test_a_group_is_not_read_of_a_replica_that_is_brought_up_to_date(
     with kafkalog.Consumer(path_of(nodes), "g", "t", options=EARLIEST) as consumer:
         assert consumer.poll(10) is not None
         consumer.commit()
-    log_set = look_at_committed_nodes(nodes)
+    log_set = inspect_committed_nodes(nodes)
     assert log_set is not None
     slices = PartitionLog.slices
 

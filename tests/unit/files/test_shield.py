@@ -300,15 +300,17 @@ def test_an_interrupt_that_is_too_late_says_that_the_batch_is_committed(tmp_path
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("apart", [None, 30])
+@pytest.mark.parametrize("isolated_per_node", [None, 30])
 def test_what_is_said_of_an_interrupted_append_is_said_of_all_of_it(
-    tmp_path: Path, apart: int | None
+    tmp_path: Path, isolated_per_node: int | None
 ) -> None:
     """Not of the set that it makes first, nor of what clears up when it is interrupted again."""
     call, said = 0, set()
     while True:
         folder = tmp_path / str(call)
-        again = nullcontext() if apart is None else interrupted_at(call + apart)
+        again = (
+            nullcontext() if isolated_per_node is None else interrupted_at(call + isolated_per_node)
+        )
         with again, interrupted_at(call) as reached:
             try:
                 kafkalog.append(folder, "t", table("a", 1), options={"numPartitions": 1})
@@ -319,7 +321,7 @@ def test_what_is_said_of_an_interrupted_append_is_said_of_all_of_it(
                     assert (values_of([folder], "t") == {0: ["a0"]}) == is_done
         if not reached():
             break
-        call += 5 if apart is None else 17  # each call is traced twice
+        call += 5 if isolated_per_node is None else 17  # each call is traced twice
     assert said == {False, True}
 
 

@@ -11,7 +11,15 @@ import pytest
 
 from kafkalog.files.closing import Closing
 from kafkalog.files.deferred_signals import check_interrupt
-from kafkalog.files.timeouts import LeftBehind, at, hold, let_go, outlast, stalled, taken_over
+from kafkalog.files.timeouts import (
+    LeftBehind,
+    at,
+    hold,
+    let_go,
+    run_with_timeout,
+    stalled,
+    taken_over,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -85,32 +93,32 @@ def until_returned(call: Call) -> None:
 
 
 def test_what_an_action_returns_or_raises_comes_back() -> None:
-    assert outlast(lambda: 3, [A], LIMIT_MS) == 3
+    assert run_with_timeout(lambda: 3, [A], LIMIT_MS) == 3
     with pytest.raises(KeyError):
-        outlast(lambda: {}["no"], [A], LIMIT_MS)
+        run_with_timeout(lambda: {}["no"], [A], LIMIT_MS)
 
 
 def test_without_a_limit_it_runs_in_the_same_thread() -> None:
-    assert outlast(threading.get_ident, [A], None) == threading.get_ident()
-    assert outlast(threading.get_ident, [A], LIMIT_MS) != threading.get_ident()
+    assert run_with_timeout(threading.get_ident, [A], None) == threading.get_ident()
+    assert run_with_timeout(threading.get_ident, [A], LIMIT_MS) != threading.get_ident()
 
 
 def test_an_action_within_another_is_a_part_of_it() -> None:
     def both() -> list[int]:
-        return [threading.get_ident(), outlast(threading.get_ident, [A], LIMIT_MS)]
+        return [threading.get_ident(), run_with_timeout(threading.get_ident, [A], LIMIT_MS)]
 
-    one, other = outlast(both, [A], LIMIT_MS)
+    one, other = run_with_timeout(both, [A], LIMIT_MS)
     assert one == other
 
 
 def test_it_begins_again_without_the_folder_that_stalls(call: Call) -> None:
-    assert outlast(stalling_once(call), [A, B], LIMIT_MS) == "without a"
+    assert run_with_timeout(stalling_once(call), [A, B], LIMIT_MS) == "without a"
     assert stalled(A) is not None
     assert stalled(B) is None
 
 
 def test_what_was_left_behind_ends_with_the_call_that_stalled(call: Call) -> None:
-    outlast(stalling_once(call), [A, B], LIMIT_MS)
+    run_with_timeout(stalling_once(call), [A, B], LIMIT_MS)
     until_returned(call)
     assert call.steps == ["returned"]
     assert stalled(A) is None
@@ -121,7 +129,7 @@ def test_what_was_left_behind_comes_to_no_other_folder(call: Call) -> None:
         with suppress(LeftBehind), at(B):
             call.steps.append("late")
 
-    outlast(stalling_once(call, clear_up), [A, B], LIMIT_MS)
+    run_with_timeout(stalling_once(call, clear_up), [A, B], LIMIT_MS)
     until_returned(call)
     assert call.steps == ["returned"]
 
@@ -138,23 +146,23 @@ def test_it_is_asked_to_stop(call: Call) -> None:
                 call.ended.set()
         return ""
 
-    outlast(action, [A], LIMIT_MS)
+    run_with_timeout(action, [A], LIMIT_MS)
     until_returned(call)
     assert not call.steps
 
 
 def test_nobody_comes_to_a_folder_in_which_a_call_is_out(call: Call) -> None:
-    outlast(stalling_once(call), [A, B], LIMIT_MS)
+    run_with_timeout(stalling_once(call), [A, B], LIMIT_MS)
 
     def come() -> None:
         with at(A):
             raise AssertionError
 
     with pytest.raises(OSError, match="still out"):
-        outlast(come, [A, B], LIMIT_MS)
+        run_with_timeout(come, [A, B], LIMIT_MS)
     until_returned(call)
     with pytest.raises(AssertionError):
-        outlast(come, [A, B], LIMIT_MS)
+        run_with_timeout(come, [A, B], LIMIT_MS)
 
 
 def test_signs_of_life_are_waited_for() -> None:
@@ -165,7 +173,7 @@ def test_signs_of_life_are_waited_for() -> None:
                 check_interrupt()
         return "done"
 
-    assert outlast(slow, [A], LIMIT_MS) == "done"
+    assert run_with_timeout(slow, [A], LIMIT_MS) == "done"
 
 
 def test_who_is_at_no_folder_is_waited_for() -> None:
@@ -173,7 +181,7 @@ def test_who_is_at_no_folder_is_waited_for() -> None:
         threading.Event().wait(LIMIT_MS / 200)
         return "done"
 
-    assert outlast(slow, [A], LIMIT_MS) == "done"
+    assert run_with_timeout(slow, [A], LIMIT_MS) == "done"
 
 
 def test_what_is_held_elsewhere_passes_on_and_in_the_folder_is_kept(call: Call) -> None:
@@ -190,7 +198,7 @@ def test_what_is_held_elsewhere_passes_on_and_in_the_folder_is_kept(call: Call) 
             passed.extend(taken_over([each]) for each in (A, B))
         return inner()
 
-    assert outlast(action, [A, B], LIMIT_MS) == "without a"
+    assert run_with_timeout(action, [A, B], LIMIT_MS) == "without a"
     assert passed == [None, there]
     until_returned(call)
     assert mine == [True, False]
@@ -205,7 +213,7 @@ def test_what_nobody_takes_over_is_closed(call: Call) -> None:
             hold([B], held)
         return inner()
 
-    outlast(action, [A, B], LIMIT_MS)
+    run_with_timeout(action, [A, B], LIMIT_MS)
     assert held.closed_by == [threading.get_ident()]
 
 

@@ -20,7 +20,7 @@ from kafkalog.streaming.groups.group_commits import OFFSETS_POLICY, GroupCommits
 from kafkalog.streaming.groups.group_log import GroupLog
 from kafkalog.streaming.groups.group_record import GroupRecord
 from kafkalog.streaming.store.policy import SetPolicy
-from kafkalog.streaming.store.session import look_at
+from kafkalog.streaming.store.session import inspect_state
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -107,7 +107,7 @@ def fill(folder: Path) -> None:
 
 def test_who_did_not_look_for_long_notices_that_a_group_was_forgotten(folder: Path) -> None:
     commit_often(folder)
-    log, log_set = GroupLog("g"), look_at([folder], SetPolicy())
+    log, log_set = GroupLog("g"), inspect_state([folder], SetPolicy())
     assert len(log.look(log_set).positions) == 4
     delete_group([str(folder)], "g")
     for _ in range(3):  # what took its positions away goes, too
@@ -115,7 +115,7 @@ def test_who_did_not_look_for_long_notices_that_a_group_was_forgotten(folder: Pa
         assert not compact([str(folder)], FORCED).problems
     data = b"".join(path.read_bytes() for path in (folder / f"{OFFSETS_TOPIC}-0").glob("*.log"))
     assert b"\0\1g" not in data
-    assert log.look(look_at([folder], SetPolicy())).is_unknown
+    assert log.look(inspect_state([folder], SetPolicy())).is_unknown
 
 
 def readers(meter: LagMeter) -> set[str]:

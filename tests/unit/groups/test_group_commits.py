@@ -10,7 +10,7 @@ from tests.support.sinking import Writer, rows, values_of
 
 from kafkalog.errors import CommitError, CorruptRecordError, FencedMemberError, OptionError
 from kafkalog.model import OFFSETS_TOPIC, TopicPartition
-from kafkalog.streaming.commit.attached_records import Rider
+from kafkalog.streaming.commit.attached_records import AttachedRecords
 from kafkalog.streaming.commit.committer import Committer
 from kafkalog.streaming.coordinator.group_metadata import encode_group_key
 from kafkalog.streaming.coordinator.group_positions import partition_for_group
@@ -18,7 +18,7 @@ from kafkalog.streaming.groups.group_commits import (
     OFFSETS_POLICY,
     GroupCommits,
     Move,
-    offsets_rider,
+    attached_offsets,
 )
 from kafkalog.streaming.groups.group_log import GroupState
 from kafkalog.streaming.groups.group_record import GroupRecord, Member, MemberSettings
@@ -150,7 +150,7 @@ def test_rows_and_positions_are_published_together_or_not_at_all(
     def append(batch: int, value: str, move: Move) -> None:
         writer = Writer(tmp_path, topic="out")
         runs = writer.stage(batch, rows([value]))
-        rider = offsets_rider("g", {T0: move.end}, 1)
+        rider = attached_offsets("g", {T0: move.end}, 1)
         fence = commits.fence("A", {T0: move})
         plan, identity = writer.plan().commit_plan, writer.identity(batch, value)
         committer = Committer(plan, identity, riders=[rider], conditions=[fence])
@@ -191,7 +191,7 @@ def test_two_groups_of_one_partition_do_not_see_each_other(
 def test_a_record_that_cannot_be_read_is_named_each_time(
     commits: GroupCommits, tmp_path: Path
 ) -> None:
-    rider = Rider(
+    rider = AttachedRecords(
         topic=OFFSETS_TOPIC,
         partition_of=lambda count: partition_for_group("g", count),
         records=[(encode_group_key("g"), b"\x00\x03\x00")],

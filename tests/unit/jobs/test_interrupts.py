@@ -42,10 +42,10 @@ def starting(*signals: signal.Signals, release: threading.Event) -> Callable[[],
     return start
 
 
-def started_by(prepare: Callable[[], str], take_back: Callable[[str], object]) -> str:
+def started_by(prepare: Callable[[], str], roll_back: Callable[[str], object]) -> str:
     """Prepare something, which is what starts then."""
     prepared: list[str] = []
-    return uninterrupted(lambda: prepared.append(prepare()), prepared.pop, take_back)
+    return uninterrupted(lambda: prepared.append(prepare()), prepared.pop, roll_back)
 
 
 def test_what_starts_last_starts_in_this_thread() -> None:

@@ -23,7 +23,7 @@ from kafkalog.jobs.mirroring import Mirror
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.admin.retention import delete_records
 from kafkalog.streaming.admin.topics import create, delete
-from kafkalog.streaming.store.ends.tracker import EndsWatch
+from kafkalog.streaming.store.ends.tracker import LogEndTracker
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,7 +47,7 @@ def mirror_of(folder: Path, **given: Any) -> Mirror:
 
 
 def starts(folder: Path) -> dict[str, int]:
-    watch = EndsWatch([str(folder)], lambda _: True)
+    watch = LogEndTracker([str(folder)], lambda _: True)
     return {str(key): watch.log_start(key) for key in watch.look().offsets}
 
 

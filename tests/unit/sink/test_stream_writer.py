@@ -25,7 +25,7 @@ from kafkalog.model import TopicPartition
 from kafkalog.streaming.admin.topics import create
 from kafkalog.streaming.sink.task_writer import TaskWriter
 from kafkalog.streaming.spark.writers import LogStreamWriter, StagedMessage
-from kafkalog.streaming.store.ends.tracker import EndsWatch
+from kafkalog.streaming.store.ends.tracker import LogEndTracker
 from kafkalog.streaming.store.identity import BatchIdentity
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ class Copy(Query):
         LogStreamWriter(plan).commit([StagedMessage(output)], batch_id)
 
     def ends(self) -> dict[str, int]:
-        look = EndsWatch([str(self.log)]).look()
+        look = LogEndTracker([str(self.log)]).look()
         return {str(key): end for key, end in look.offsets.items()}
 
 

@@ -12,7 +12,7 @@ from tests.support.newest import latest_of
 import kafkalog
 from kafkalog.checkpoints.broker import CLEANER_OFFSET, HIGH_WATERMARK
 from kafkalog.errors import DataLossError
-from kafkalog.streaming.source import batch_plan as cleaned_beyond
+from kafkalog.streaming.source import batch_plan as compacted_beyond
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -71,7 +71,7 @@ def test_a_cleaner_amid_its_work_has_not_said_yet_how_far_it_looks(log: Path, su
 def test_what_was_replaced_before_the_end_was_known_is_nothing(
     log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cleaned_beyond, "_DECIDED_NS", -60_000_000_000)
+    monkeypatch.setattr(compacted_beyond, "_DECIDED_NS", -60_000_000_000)
     (log / "t-0" / f"{0:020d}.log.deleted").touch()
     assert keys(log) == 7
 

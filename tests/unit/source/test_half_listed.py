@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from tests.support.sinking import Writer, rows
 
-from kafkalog.streaming.source.end_offsets import FollowedLogs
-from kafkalog.streaming.store.ends.tracker import EndsWatch
+from kafkalog.streaming.source.end_offsets import EndOffsets
+from kafkalog.streaming.store.ends.tracker import LogEndTracker
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,13 +26,13 @@ def test_a_batch_that_is_committed_during_the_listing_is_seen_in_all_partitions(
     whole, halfway = tmp_path / "whole", tmp_path / "halfway"
     Writer(whole, topic="t", numPartitions="2").write(0, rows(["a", "b"], partitions=[0, 1]))
     shutil.copytree(whole, halfway, ignore=shutil.ignore_patterns("t-1", "kafkalog.commit"))
-    tail = FollowedLogs([str(halfway)], lambda _: True)
-    original = EndsWatch._take_listing
+    tail = EndOffsets([str(halfway)], lambda _: True)
+    original = LogEndTracker._take_listing
 
-    def listed(self: EndsWatch, found: Mapping[TopicPartition, PartitionDirectory]) -> None:
+    def listed(self: LogEndTracker, found: Mapping[TopicPartition, PartitionDirectory]) -> None:
         original(self, found)
         monkeypatch.undo()
         shutil.copytree(whole, halfway, dirs_exist_ok=True)
 
-    monkeypatch.setattr(EndsWatch, "_take_listing", listed)
+    monkeypatch.setattr(LogEndTracker, "_take_listing", listed)
     assert {str(key): end for key, end in tail.look().items()} == {"t-0": 1, "t-1": 1}

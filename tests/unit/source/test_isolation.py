@@ -12,7 +12,7 @@ from kafkalog.checkpoints.broker import HIGH_WATERMARK
 from kafkalog.errors import DataLossError
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.source.batch_plan import plan_batch
-from kafkalog.streaming.source.end_offsets import FollowedLogs
+from kafkalog.streaming.source.end_offsets import EndOffsets
 from kafkalog.streaming.source.read_options import ReadOptions
 from kafkalog.streaming.source.reading import read_split
 from kafkalog.streaming.source.schema import RowSchema, source_schema
@@ -124,7 +124,7 @@ def test_the_end_moves_when_the_oldest_transaction_ends(to_log_end: bool, tmp_pa
     folder = tmp_path / "t-0"
     broker = BrokerLog(folder)
     broker.play([("plain", 8), ("send", 7), ("plain", 8)])
-    tail = FollowedLogs([str(tmp_path)], lambda _: True, to_log_end=to_log_end, committed_only=True)
+    tail = EndOffsets([str(tmp_path)], lambda _: True, to_log_end=to_log_end, committed_only=True)
     assert tail.look() == {T0: 2}
     assert tail.look() == {T0: 2}
     append_batch(folder / f"{0:020d}.log", producer_batch(6, 1, 9) + marker(7, 7, COMMIT))
@@ -151,7 +151,7 @@ def test_a_query_that_has_read_into_an_open_transaction_waits_there_for_its_end(
 
 def test_the_high_watermark_bounds_the_last_stable_offset(tmp_path: Path) -> None:
     BrokerLog(tmp_path / "t-0").play([("plain", 8), ("send", 7), ("commit", 7)])
-    tail = FollowedLogs([str(tmp_path)], lambda _: True, committed_only=True)
+    tail = EndOffsets([str(tmp_path)], lambda _: True, committed_only=True)
     for high_watermark, expected in [(2, 2), (4, 2), (5, 5)]:
         write_checkpoint(tmp_path, HIGH_WATERMARK, {"t-0": high_watermark})
         assert tail.look() == {T0: expected}

@@ -11,7 +11,7 @@ from tests.support.message_sets import message
 
 from kafkalog.errors import CorruptRecordError, DataLossError, TimestampOutOfRangeError
 from kafkalog.model import MAX_OFFSET, OffsetRange, TopicPartition
-from kafkalog.streaming.source.end_offsets import FollowedLogs
+from kafkalog.streaming.source.end_offsets import EndOffsets
 from kafkalog.streaming.source.loss import LossPolicy
 from kafkalog.streaming.source.planner import LogSplit, plan_splits
 from kafkalog.streaming.source.read_options import ReadOptions
@@ -30,7 +30,7 @@ def options(**given: str) -> ReadOptions:
 
 
 def split_of(log: Path, start: int, end: int) -> LogSplit:
-    tail = FollowedLogs([str(log)], lambda _: True)
+    tail = EndOffsets([str(log)], lambda _: True)
     tail.look()
     ranges = [OffsetRange(T0, start, end)]
     (split,) = plan_splits(ranges, options(), tail, LossPolicy(fail=True))

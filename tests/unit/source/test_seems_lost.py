@@ -12,10 +12,10 @@ import kafkalog
 from kafkalog.checkpoints.intent import INTENT_FILE, IntendedPartition, Intent
 from kafkalog.errors import DataLossError
 from kafkalog.model import TopicPartition
-from kafkalog.streaming.source.end_offsets import FollowedLogs
+from kafkalog.streaming.source.end_offsets import EndOffsets
 from kafkalog.streaming.source.read_options import ReadOptions
 from kafkalog.streaming.source.stream_control import StreamControl
-from kafkalog.streaming.store.ends.tracker import Ends, EndsWatch
+from kafkalog.streaming.store.ends.tracker import Ends, LogEndTracker
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,13 +33,13 @@ def restore_at_next_look(path: Path, patch: pytest.MonkeyPatch) -> None:
     whole = path.read_bytes()
     length = 12 + int.from_bytes(whole[8:12], "big")
     path.write_bytes(whole[:length])
-    ask = FollowedLogs.ask_stores_again
+    ask = EndOffsets.ask_stores_again
 
-    def restored(self: FollowedLogs) -> None:
+    def restored(self: EndOffsets) -> None:
         path.write_bytes(whole)
         ask(self)
 
-    patch.setattr(FollowedLogs, "ask_stores_again", restored)
+    patch.setattr(EndOffsets, "ask_stores_again", restored)
 
 
 def test_a_log_that_is_short_at_one_look_has_lost_nothing(
@@ -91,15 +91,15 @@ def test_what_a_commit_appends_to_a_bare_copy_during_a_look_is_not_committed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_segment(tmp_path / "t-0", 0, batch_bytes(0, [Row()] * 5))
-    find = EndsWatch._find_ends
+    find = LogEndTracker._find_ends
 
-    def begun(self: EndsWatch) -> tuple[Ends, bool]:
+    def begun(self: LogEndTracker) -> tuple[Ends, bool]:
         monkeypatch.undo()
         begin_commit(tmp_path)
         return find(self)
 
-    monkeypatch.setattr(EndsWatch, "_find_ends", begun)
-    assert FollowedLogs([str(tmp_path)], lambda _: True).look() == {T0: 5}
+    monkeypatch.setattr(LogEndTracker, "_find_ends", begun)
+    assert EndOffsets([str(tmp_path)], lambda _: True).look() == {T0: 5}
 
 
 def test_a_batch_that_ends_before_a_loss_by_time_reads_what_is_there(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ from kafkalog.errors import (
 from kafkalog.files import watch
 from kafkalog.files.system import system
 from kafkalog.model import TopicPartition
-from kafkalog.streaming.source.end_offsets import FollowedLogs
+from kafkalog.streaming.source.end_offsets import EndOffsets
 from kafkalog.streaming.store.nodes import Node
 
 if TYPE_CHECKING:
@@ -44,11 +44,11 @@ def rows(count: int) -> list[Row]:
     return [Row()] * count
 
 
-def tail_of(*paths: Path, to_log_end: bool = False) -> FollowedLogs:
-    return FollowedLogs(map(str, paths), lambda _: True, to_log_end=to_log_end)
+def tail_of(*paths: Path, to_log_end: bool = False) -> EndOffsets:
+    return EndOffsets(map(str, paths), lambda _: True, to_log_end=to_log_end)
 
 
-def ends(tail: FollowedLogs) -> dict[str, int]:
+def ends(tail: EndOffsets) -> dict[str, int]:
     return {str(key): end for key, end in tail.look().items()}
 
 
@@ -430,7 +430,7 @@ def test_of_what_our_own_commit_names_a_last_batch_that_is_damaged_is_no_end(
 def test_partitions_that_are_not_chosen_are_not_looked_at(log: Path) -> None:
     (log / "broken-0").mkdir()
     (log / "broken-0" / "partition.metadata").write_text("nonsense")
-    tail = FollowedLogs([str(log)], lambda key: key.topic == "t")
+    tail = EndOffsets([str(log)], lambda key: key.topic == "t")
     assert ends(tail) == {"t-0": 10}
     assert [str(key) for key in tail.existing()] == ["broken-0", "t-0"]
     with pytest.raises(UnknownTopicOrPartitionError, match="broken-0 is in none of"):

@@ -12,7 +12,7 @@ from tests.support.logs import Row, batch_bytes, write_segment
 
 from kafkalog.errors import InvalidTopicError, OptionError
 from kafkalog.model import OffsetRange, TopicPartition
-from kafkalog.streaming.source.end_offsets import FollowedLogs
+from kafkalog.streaming.source.end_offsets import EndOffsets
 from kafkalog.streaming.source.loss import LossPolicy
 from kafkalog.streaming.source.planner import LogSplit, plan_splits
 from kafkalog.streaming.source.read_options import ReadOptions
@@ -39,7 +39,7 @@ def source(**given: str) -> KafkaLogDataSource:
 
 
 def splits(log: Path, *ranges: OffsetRange, **given: str) -> list[LogSplit]:
-    tail = FollowedLogs([str(log)], lambda _: True)
+    tail = EndOffsets([str(log)], lambda _: True)
     tail.look()
     return plan_splits(list(ranges), options(**given), tail, LossPolicy(fail=True))
 

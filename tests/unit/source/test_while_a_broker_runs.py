@@ -20,7 +20,7 @@ from kafkalog.errors import DataLossError, LogDirectoryError
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.log import log_dir
 from kafkalog.streaming.source.batch_plan import plan_batch
-from kafkalog.streaming.source.end_offsets import FollowedLogs, StuckEnds
+from kafkalog.streaming.source.end_offsets import EndOffsets, StalledLogEnds
 from kafkalog.streaming.source.read_options import ReadOptions
 from kafkalog.streaming.source.reading import read_split
 from kafkalog.streaming.source.schema import RowSchema, source_schema
@@ -118,7 +118,7 @@ def rows_of(partition: int, count: int, topic_id: str) -> list[tuple[int, int, b
 
 
 def ends(*logs: Path, to_log_end: bool = False) -> dict[str, int]:
-    tail = FollowedLogs(map(str, logs), lambda _: True, to_log_end=to_log_end)
+    tail = EndOffsets(map(str, logs), lambda _: True, to_log_end=to_log_end)
     return {str(key): end for key, end in tail.look().items()}
 
 
@@ -128,7 +128,7 @@ def test_of_a_partition_that_its_directorys_checkpoint_does_not_name_nothing_is_
     write_checkpoint(log, HIGH_WATERMARK, {"t-1": 4})
     assert ends(log) == {"t-0": 0, "t-1": 4}
     assert ends(log, to_log_end=True) == {"t-0": 10, "t-1": 4}
-    tail = FollowedLogs([str(log)], lambda _: True)
+    tail = EndOffsets([str(log)], lambda _: True)
     tail.look()
     tail.report()
     assert "t-0 [0, 10)" in caplog.text
@@ -138,7 +138,7 @@ def test_of_a_partition_that_its_directorys_checkpoint_does_not_name_nothing_is_
 
 def test_krafts_own_log_is_named_in_no_checkpoint_and_read_when_it_is_named(log: Path) -> None:
     make_topic(log, 3, name="__cluster_metadata")
-    tail = FollowedLogs([str(log / "__cluster_metadata-0")], lambda _: True)
+    tail = EndOffsets([str(log / "__cluster_metadata-0")], lambda _: True)
     assert tail.look() == {TopicPartition("__cluster_metadata", 0): 3}
 
 
@@ -283,7 +283,7 @@ def test_what_stays_uncommitted_for_long_is_said_and_said_again_ever_later(
     stream, now, said = control(log), [0.0], []
     read = {T0: 9, T1: 4, T2: 0}
     stream.next_end(read, take_all=True)
-    stream._stuck = StuckEnds(lambda: now[0])
+    stream._stuck = StalledLogEnds(lambda: now[0])
     for minute in range(9):
         now[0] = minute * 60.0
         caplog.clear()
@@ -511,9 +511,9 @@ def test_a_partition_that_moves_after_the_look_is_planned_where_it_is_now(
     bound: dict[str, str],
 ) -> None:
     write_checkpoint(other, HIGH_WATERMARK, {"t-0": 10})
-    look, places = FollowedLogs.look, [log, other]
+    look, places = EndOffsets.look, [log, other]
 
-    def moving(self: FollowedLogs, *given: Any) -> Any:
+    def moving(self: EndOffsets, *given: Any) -> Any:
         """Let each look be followed by a move."""
         found = look(self, *given)
         before, after = places
@@ -522,7 +522,7 @@ def test_a_partition_that_moves_after_the_look_is_planned_where_it_is_now(
         places.reverse()
         return found
 
-    monkeypatch.setattr(FollowedLogs, "look", moving)
+    monkeypatch.setattr(EndOffsets, "look", moving)
     given = {"failOnDataLoss": fail, **bound}
     assert spans(plan_batch(options(log, other, **given))) == {"t-0": (0, 10), "t-1": (0, 4)}
     stream = control(log, other, **given)
@@ -534,9 +534,9 @@ def test_a_partition_that_moves_after_the_look_is_planned_where_it_is_now(
 def test_what_seems_lost_to_a_batch_query_is_looked_at_again(
     log: Path, fail: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    away, look = log.parent / "away", FollowedLogs.look
+    away, look = log.parent / "away", EndOffsets.look
 
-    def losing(self: FollowedLogs) -> Any:
+    def losing(self: EndOffsets) -> Any:
         """Let the folder be away after the first look, and back at the next."""
         if away.exists():
             away.rename(log / "t-0")
@@ -545,11 +545,11 @@ def test_what_seems_lost_to_a_batch_query_is_looked_at_again(
         (log / "t-0").rename(away)
         return found
 
-    monkeypatch.setattr(FollowedLogs, "look", losing)
+    monkeypatch.setattr(EndOffsets, "look", losing)
     splits = plan_batch(options(log, failOnDataLoss=fail))
     assert spans(splits) == {"t-0": (0, 10), "t-1": (0, 4)}
     stream = control(log, failOnDataLoss=fail)
-    monkeypatch.setattr(FollowedLogs, "look", lambda self, _=None: losing(self))
+    monkeypatch.setattr(EndOffsets, "look", lambda self, _=None: losing(self))
     assert stream.initial() == {T0: 0, T1: 0}
 
 

@@ -33,7 +33,7 @@ from kafkalog.errors import BatchIdentityError
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.admin.broker.handover import hand_over, take_over
 from kafkalog.streaming.admin.recovery import recover
-from kafkalog.streaming.source.end_offsets import FollowedLogs
+from kafkalog.streaming.source.end_offsets import EndOffsets
 from kafkalog.streaming.store.recovery import partition_states
 
 if TYPE_CHECKING:
@@ -211,7 +211,7 @@ def test_a_reader_that_has_begun_before_a_set_is_upgraded_sees_what_is_written_a
     tmp_path: Path,
 ) -> None:
     found = EarlierSet.unpacked("two-directories", tmp_path)
-    followed = FollowedLogs(found.directories, lambda _: True)
+    followed = EndOffsets(found.directories, lambda _: True)
     before = followed.look()
     found.write(found.next_batch)
     after = followed.look()

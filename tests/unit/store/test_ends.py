@@ -13,14 +13,14 @@ from kafkalog.checkpoints.broker import HIGH_WATERMARK, RECOVERY_POINT
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.store.ends.rule import (
     OffsetGap,
-    Said,
+    RecordedOffsets,
     SeenEnd,
     committed_end,
     end_of,
     marks_above,
     unverified_from,
 )
-from kafkalog.streaming.store.ends.tracker import Ends, EndsWatch
+from kafkalog.streaming.store.ends.tracker import Ends, LogEndTracker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -49,21 +49,23 @@ COMMITTED = [
 
 SEEN = [
     # what is said, the log, where readers stop, unread, missing, lost
-    (Said(5), WHOLE, 5, (5, 10), None, None),
-    (Said(10), WHOLE, 10, None, None, None),
-    (Said(high_watermark=12), WHOLE, 10, None, (10, 12), None),
-    (Said(high_watermark=12), TORN, 10, None, (10, 12), None),
-    (Said(high_watermark=12), DAMAGED, 12, None, None, None),
-    (Said(12), WHOLE, 10, None, (10, 12), (10, 12)),
-    (Said(12), TORN, 12, None, None, None),
-    (Said(11, high_watermark=12), WHOLE, 10, None, (10, 12), (10, 11)),
-    (Said(), WHOLE, 10, None, None, None),
+    (RecordedOffsets(5), WHOLE, 5, (5, 10), None, None),
+    (RecordedOffsets(10), WHOLE, 10, None, None, None),
+    (RecordedOffsets(high_watermark=12), WHOLE, 10, None, (10, 12), None),
+    (RecordedOffsets(high_watermark=12), TORN, 10, None, (10, 12), None),
+    (RecordedOffsets(high_watermark=12), DAMAGED, 12, None, None, None),
+    (RecordedOffsets(12), WHOLE, 10, None, (10, 12), (10, 12)),
+    (RecordedOffsets(12), TORN, 12, None, None, None),
+    (RecordedOffsets(11, high_watermark=12), WHOLE, 10, None, (10, 12), (10, 11)),
+    (RecordedOffsets(), WHOLE, 10, None, None, None),
 ]
 
 
-def said_of(state: int | str | None, begun: int | None, high_watermark: int | None) -> Said:
+def said_of(
+    state: int | str | None, begun: int | None, high_watermark: int | None
+) -> RecordedOffsets:
     committed = state if isinstance(state, int) else None
-    return Said(committed, state is not None, begun, high_watermark)
+    return RecordedOffsets(committed, state is not None, begun, high_watermark)
 
 
 @pytest.mark.parametrize(("state", "begun", "high_watermark", "expected"), COMMITTED)
@@ -77,7 +79,7 @@ def test_how_far_a_partition_is_committed(
 
 @pytest.mark.parametrize(("said", "log", "offset", "unread", "missing", "lost"), SEEN)
 def test_where_readers_stop(
-    said: Said,
+    said: RecordedOffsets,
     log: SeenEnd,
     offset: int,
     unread: tuple[int, int] | None,
@@ -91,20 +93,24 @@ def test_where_readers_stop(
 @pytest.mark.parametrize(
     ("said", "log", "offset", "unread", "is_hidden"),
     [
-        (Said(5, log_start=2), WHOLE, 5, (5, 10), False),
-        (Said(5, log_start=7), WHOLE, 7, (7, 10), False),
-        (Said(5, log_start=10), WHOLE, 10, None, False),
-        (Said(5, log_start=11), WHOLE, 11, None, True),
-        (Said(7, log_start=6, kept_start=2), WHOLE, 7, (7, 10), False),
-        (Said(7, log_start=2, kept_start=6), WHOLE, 7, (7, 10), False),
-        (Said(12, kept_start=11), WHOLE, 10, None, False),
-        (Said(12, kept_start=11), DAMAGED, 12, None, False),
-        (Said(high_watermark=0), SeenEnd(20, 30), 20, (20, 30), False),
-        (Said(high_watermark=12, log_start=11), DAMAGED, 12, None, False),
+        (RecordedOffsets(5, log_start=2), WHOLE, 5, (5, 10), False),
+        (RecordedOffsets(5, log_start=7), WHOLE, 7, (7, 10), False),
+        (RecordedOffsets(5, log_start=10), WHOLE, 10, None, False),
+        (RecordedOffsets(5, log_start=11), WHOLE, 11, None, True),
+        (RecordedOffsets(7, log_start=6, kept_start=2), WHOLE, 7, (7, 10), False),
+        (RecordedOffsets(7, log_start=2, kept_start=6), WHOLE, 7, (7, 10), False),
+        (RecordedOffsets(12, kept_start=11), WHOLE, 10, None, False),
+        (RecordedOffsets(12, kept_start=11), DAMAGED, 12, None, False),
+        (RecordedOffsets(high_watermark=0), SeenEnd(20, 30), 20, (20, 30), False),
+        (RecordedOffsets(high_watermark=12, log_start=11), DAMAGED, 12, None, False),
     ],
 )
 def test_no_end_lies_below_the_log_start(
-    said: Said, log: SeenEnd, offset: int, unread: tuple[int, int] | None, is_hidden: bool
+    said: RecordedOffsets,
+    log: SeenEnd,
+    offset: int,
+    unread: tuple[int, int] | None,
+    is_hidden: bool,
 ) -> None:
     end = end_of(said, log)
     assert (end.offset, end.unread, end.is_hidden) == (offset, unread, is_hidden)
@@ -114,17 +120,21 @@ def test_no_end_lies_below_the_log_start(
 @pytest.mark.parametrize(
     ("said", "log", "offset", "missing", "is_damaged"),
     [
-        (Said(5), WHOLE, 10, None, False),
-        (Said(5), DAMAGED, 10, None, True),
-        (Said(10), DAMAGED, 10, None, True),
-        (Said(12), WHOLE, 10, (10, 12), False),
-        (Said(12), TORN, 12, None, False),
-        (Said(high_watermark=12), DAMAGED, 12, None, False),
-        (Said(), DAMAGED, 10, None, True),
+        (RecordedOffsets(5), WHOLE, 10, None, False),
+        (RecordedOffsets(5), DAMAGED, 10, None, True),
+        (RecordedOffsets(10), DAMAGED, 10, None, True),
+        (RecordedOffsets(12), WHOLE, 10, (10, 12), False),
+        (RecordedOffsets(12), TORN, 12, None, False),
+        (RecordedOffsets(high_watermark=12), DAMAGED, 12, None, False),
+        (RecordedOffsets(), DAMAGED, 10, None, True),
     ],
 )
 def test_up_to_the_log_end_readers_stop_there_where_it_has_what_is_committed(
-    said: Said, log: SeenEnd, offset: int, missing: tuple[int, int] | None, is_damaged: bool
+    said: RecordedOffsets,
+    log: SeenEnd,
+    offset: int,
+    missing: tuple[int, int] | None,
+    is_damaged: bool,
 ) -> None:
     end = end_of(said, log, to_log_end=True)
     assert (end.offset, end.missing, end.is_damaged) == (offset, missing, is_damaged)
@@ -134,15 +144,15 @@ def test_up_to_the_log_end_readers_stop_there_where_it_has_what_is_committed(
 @pytest.mark.parametrize(
     ("said", "is_confirmed"),
     [
-        (Said(5), True),
-        (Said(10), True),
-        (Said(12), False),
-        (Said(), False),
-        (Said(5, log_start=11), False),
+        (RecordedOffsets(5), True),
+        (RecordedOffsets(10), True),
+        (RecordedOffsets(12), False),
+        (RecordedOffsets(), False),
+        (RecordedOffsets(5, log_start=11), False),
     ],
 )
 def test_an_end_holds_until_files_say_another_where_the_log_was_seen_to_have_it(
-    said: Said, is_confirmed: bool
+    said: RecordedOffsets, is_confirmed: bool
 ) -> None:
     assert end_of(said, WHOLE).is_confirmed == is_confirmed
 
@@ -151,21 +161,21 @@ def test_an_end_holds_until_files_say_another_where_the_log_was_seen_to_have_it(
 def test_what_an_unfinished_commit_has_appended_does_not_count_as_there(
     begun: int | None, reach: int
 ) -> None:
-    assert end_of(Said(3, begun=begun), WHOLE).reach == reach
+    assert end_of(RecordedOffsets(3, begun=begun), WHOLE).reach == reach
 
 
 @pytest.mark.parametrize(
     ("said", "expected"),
     [
-        (Said(5, recovery_point=3), 3),
-        (Said(5, recovery_point=8), 5),
-        (Said(5), 5),
-        (Said(recovery_point=3), 3),
-        (Said(), None),
+        (RecordedOffsets(5, recovery_point=3), 3),
+        (RecordedOffsets(5, recovery_point=8), 5),
+        (RecordedOffsets(5), 5),
+        (RecordedOffsets(recovery_point=3), 3),
+        (RecordedOffsets(), None),
     ],
 )
 def test_batches_are_verified_from_what_was_neither_committed_nor_flushed(
-    said: Said, expected: int | None
+    said: RecordedOffsets, expected: int | None
 ) -> None:
     assert unverified_from(said) == expected
 
@@ -173,16 +183,24 @@ def test_batches_are_verified_from_what_was_neither_committed_nor_flushed(
 @pytest.mark.parametrize(
     ("said", "reach", "expected"),
     [
-        (Said(10, high_watermark=10, recovery_point=10), 20, []),
-        (Said(), 20, []),
-        (Said(12), 20, [(12, "committed up to")]),
-        (Said(high_watermark=12), 20, [(12, f"the high watermark in {HIGH_WATERMARK} is")]),
-        (Said(recovery_point=12), 12, [(12, f"the recovery point in {RECOVERY_POINT} is")]),
-        (Said(recovery_point=12), 11, []),
+        (RecordedOffsets(10, high_watermark=10, recovery_point=10), 20, []),
+        (RecordedOffsets(), 20, []),
+        (RecordedOffsets(12), 20, [(12, "committed up to")]),
+        (
+            RecordedOffsets(high_watermark=12),
+            20,
+            [(12, f"the high watermark in {HIGH_WATERMARK} is")],
+        ),
+        (
+            RecordedOffsets(recovery_point=12),
+            12,
+            [(12, f"the recovery point in {RECOVERY_POINT} is")],
+        ),
+        (RecordedOffsets(recovery_point=12), 11, []),
     ],
 )
 def test_what_was_committed_acknowledged_or_flushed_is_never_cut(
-    said: Said, reach: int, expected: list[tuple[int, str]]
+    said: RecordedOffsets, reach: int, expected: list[tuple[int, str]]
 ) -> None:
     assert list(marks_above(said, 10, lambda: reach)) == expected
 
@@ -193,7 +211,7 @@ def test_whatever_files_say_ends_are_in_order() -> None:
     for committed, begun, high_watermark, log_start, has_state, to_log_end, log in product(
         numbers, numbers, numbers, (0, 4, 10), (False, True), (False, True), logs
     ):
-        said = Said(committed, has_state, begun, high_watermark, None, log_start)
+        said = RecordedOffsets(committed, has_state, begun, high_watermark, None, log_start)
         end = end_of(said, log, to_log_end=to_log_end)
         assert end.offset >= end.start
         assert end.reach <= log.end
@@ -211,7 +229,7 @@ def test_what_one_look_has_found_stays_as_it_is_when_the_next_finds_other_ends(
         write_segment(tmp_path / f"t-{number}", 0, batch_bytes(0, [Row()] * 5))
     t = [TopicPartition("t", number) for number in range(4)]
     write_checkpoint(tmp_path, HIGH_WATERMARK, {"t-0": 3, "t-1": 7, "t-2": 5})
-    watch = EndsWatch([tmp_path])
+    watch = LogEndTracker([tmp_path])
     found = watch.look()
     assert found == Ends(
         offsets={t[0]: 3, t[1]: 5, t[2]: 5, t[3]: 0},

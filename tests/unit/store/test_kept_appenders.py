@@ -19,7 +19,7 @@ from kafkalog.checkpoints.broker import (
     write_topic_id,
 )
 from kafkalog.checkpoints.state_file import load_state
-from kafkalog.streaming.commit.tail_recovery import ForeignLog
+from kafkalog.streaming.commit.tail_recovery import TailRecovery
 from kafkalog.streaming.store import appender_cache as kept_appenders
 from kafkalog.streaming.store.appender_cache import KeptAppenders
 from kafkalog.streaming.store.log_set import LogSet
@@ -31,13 +31,13 @@ STAMPS = [1_700_000_000_000]
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Note the folders whose logs are read at their ends."""
     seen: list[str] = []
-    original = ForeignLog.open
+    original = TailRecovery.open
 
-    def note(log: ForeignLog, **named: Any) -> object:
+    def note(log: TailRecovery, **named: Any) -> object:
         seen.append(log.folder.name)
         return original(log, **named)
 
-    monkeypatch.setattr(ForeignLog, "open", note)
+    monkeypatch.setattr(TailRecovery, "open", note)
     return seen
 
 

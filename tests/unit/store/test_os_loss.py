@@ -28,9 +28,9 @@ from kafkalog.model import TopicPartition
 from kafkalog.streaming.admin.broker.handover import hand_over, take_over
 from kafkalog.streaming.admin.recovery import recover
 from kafkalog.streaming.commit.unsynced import make_left_durable
-from kafkalog.streaming.source.end_offsets import FollowedLogs
+from kafkalog.streaming.source.end_offsets import EndOffsets
 from kafkalog.streaming.store.policy import SetPolicy
-from kafkalog.streaming.store.recovery.unsynced_tail import find_os_loss
+from kafkalog.streaming.store.recovery.unsynced_tail import find_lost_tails
 from kafkalog.streaming.store.session import Session
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def zero(path: Path, start: int, size: int) -> None:
 
 
 def look(folder: Path) -> dict[TopicPartition, int]:
-    return FollowedLogs([str(folder)], lambda _: True).look()
+    return EndOffsets([str(folder)], lambda _: True).look()
 
 
 def test_the_state_keeps_how_far_logs_are_durable(tmp_path: Path, boots: list[str]) -> None:
@@ -220,7 +220,7 @@ def test_what_another_topic_of_the_name_lacks_is_no_loss(tmp_path: Path, boots: 
     boots.append("second")
     with Session([tmp_path], SetPolicy.of_upkeep(1000), holder="a test") as session:
         log_set = session.open()
-        assert find_os_loss(log_set) == []
+        assert find_lost_tails(log_set) == []
         assert make_left_durable(log_set) == []
 
 

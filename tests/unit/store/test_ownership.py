@@ -70,7 +70,7 @@ def test_a_partition_folder_that_is_a_link_is_read_and_not_written(
 
 @UPKEEP
 def test_upkeep_reports_a_link_and_leaves_it_alone(
-    linked: tuple[Path, Path], work: Callable[..., kafkalog.streaming.admin.recovery.Upkeep]
+    linked: tuple[Path, Path], work: Callable[..., kafkalog.streaming.admin.recovery.RecoveryReport]
 ) -> None:
     ours, theirs = linked
     with (theirs / "t-0" / f"{0:020d}.log").open("ab") as log:
@@ -101,7 +101,7 @@ def test_a_copy_of_a_folder_under_another_name_drops_no_topic(copied: Path) -> N
 
 @UPKEEP
 def test_upkeep_reports_a_copy_and_leaves_it_alone(
-    copied: Path, work: Callable[..., kafkalog.streaming.admin.recovery.Upkeep]
+    copied: Path, work: Callable[..., kafkalog.streaming.admin.recovery.RecoveryReport]
 ) -> None:
     before = content(copied / "b-0")
     problems = work([str(copied)]).problems

@@ -245,7 +245,7 @@ def test_a_topic_deleted_by_hand_amid_a_commit_is_given_up_and_other_topics_get_
     runs = writer.stage(1, batch("b"))
     with monkeypatch.context() as patch:
         patch.setattr(LogSet, "publish", lambda *_, **__: 1 / 0)
-        patch.setattr(Committer, "_try_to_take_back", lambda *_: None)
+        patch.setattr(Committer, "_try_to_roll_back", lambda *_: None)
         with pytest.raises(ZeroDivisionError):
             writer.commit(1, runs)
     shutil.rmtree(tmp_path / "t-0")

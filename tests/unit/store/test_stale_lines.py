@@ -26,7 +26,7 @@ from kafkalog.model import TopicPartition
 from kafkalog.streaming.admin.broker.handover import hand_over, take_over
 from kafkalog.streaming.admin.recovery import recover
 from kafkalog.streaming.admin.retention import delete_records
-from kafkalog.streaming.source.end_offsets import FollowedLogs
+from kafkalog.streaming.source.end_offsets import EndOffsets
 from kafkalog.streaming.store.log_set import LogSet
 from kafkalog.streaming.store.recovery import recovery_points
 from kafkalog.streaming.store.recovery.recovery_points import LogReach
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from kafkalog.streaming.admin.recovery import Upkeep
+    from kafkalog.streaming.admin.recovery import RecoveryReport
 
 T0 = TopicPartition("t", 0)
 U0 = TopicPartition("u", 0)
@@ -106,7 +106,7 @@ def test_a_partition_that_is_added_to_a_recreated_topic_is_not_taken_for_the_ear
     (first,) = (folder / "t-0" for folder in directories if (folder / "t-0").is_dir())
     for number, folder in enumerate(directories, start=1):
         add_folder(folder, TopicPartition("t", number), beside=first)
-    tail = FollowedLogs([str(folder) for folder in directories], lambda _: True)
+    tail = EndOffsets([str(folder) for folder in directories], lambda _: True)
     assert list(tail.look().values()) == [1, 0, 0]
     assert tail.ends.missing == {}
     added = rows(["b", "c"], partitions=[1, 2])
@@ -156,7 +156,7 @@ def test_a_log_whose_start_lies_above_its_end_is_neither_read_nor_appended_to(
 ) -> None:
     writer = with_a_stale_start(tmp_path)
     with pytest.raises(LogDirectoryError, match="at offset 500 there, but its log"):
-        FollowedLogs([str(tmp_path)], lambda _: True).look()
+        EndOffsets([str(tmp_path)], lambda _: True).look()
     another = Writer(tmp_path, name="another", topic="t")
     with pytest.raises(LogDirectoryError, match="recover --reset-log-start"):
         another.write(0, rows(["c"]))
@@ -166,9 +166,9 @@ def test_a_log_whose_start_lies_above_its_end_is_neither_read_nor_appended_to(
 def test_a_log_that_is_emptied_up_to_its_end_is_read_and_appended_to(tmp_path: Path) -> None:
     Writer(tmp_path, topic="t").write(0, rows(["a", "b"]))
     write_offset_checkpoint(tmp_path, LOG_START_OFFSET, {T0: 2})
-    assert FollowedLogs([str(tmp_path)], lambda _: True).look() == {T0: 2}
+    assert EndOffsets([str(tmp_path)], lambda _: True).look() == {T0: 2}
     Writer(tmp_path, name="another", topic="t").write(0, rows(["c"]))
-    assert FollowedLogs([str(tmp_path)], lambda _: True).look() == {T0: 3}
+    assert EndOffsets([str(tmp_path)], lambda _: True).look() == {T0: 3}
 
 
 @pytest.mark.parametrize("act", [recover, hand_over, take_over])
@@ -203,14 +203,14 @@ def test_recovery_resets_a_start_above_the_end_if_it_is_told_to(tmp_path: Path) 
     assert "500" in told
     assert "t-0" in told
     assert read_offset_checkpoint(tmp_path, LOG_START_OFFSET) == {U0: 1}
-    assert FollowedLogs([str(tmp_path)], lambda _: True).look() == {T0: 2}
+    assert EndOffsets([str(tmp_path)], lambda _: True).look() == {T0: 2}
     writer.write(1, rows(["c"]))
     assert values_of(writer.directories, "t") == {0: ["a", "b", "c"]}
 
 
 @pytest.mark.parametrize("act", [hand_over, take_over])
 def test_handover_and_takeover_keep_no_line_of_a_partition_that_is_gone(
-    tmp_path: Path, act: Callable[[list[str]], Upkeep]
+    tmp_path: Path, act: Callable[[list[str]], RecoveryReport]
 ) -> None:
     for topic in "tu":
         Writer(tmp_path, name=topic, topic=topic).write(0, rows(["a"]))

@@ -8,7 +8,7 @@ from tests.support.logs import Row, append_batch, batch_bytes, write_segment
 
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.source.admission import ByteLimit
-from kafkalog.streaming.source.end_offsets import FollowedLogs
+from kafkalog.streaming.source.end_offsets import EndOffsets
 from kafkalog.streaming.source.read_options import ReadOptions
 from kafkalog.streaming.source.stream_control import StreamControl
 
@@ -27,8 +27,8 @@ def put(log: Path, partition: int, batches: int, *, base: int = 0, index: bool =
     write_segment(log / f"t-{partition}", base, b"".join(data), index=index)
 
 
-def follow(log: Path) -> FollowedLogs:
-    tail = FollowedLogs([str(log)], lambda _: True)
+def follow(log: Path) -> EndOffsets:
+    tail = EndOffsets([str(log)], lambda _: True)
     tail.look()
     return tail
 

@@ -7,7 +7,7 @@ from tests.support.logs import Row, batch_bytes, write_checkpoint, write_segment
 
 from kafkalog.errors import OptionError
 from kafkalog.model import TopicPartition
-from kafkalog.streaming.source.end_offsets import FollowedLogs
+from kafkalog.streaming.source.end_offsets import EndOffsets
 from kafkalog.streaming.source.offsets import EARLIEST, LATEST
 from kafkalog.streaming.source.read_options import ReadOptions
 from kafkalog.streaming.source.start import (
@@ -28,19 +28,17 @@ def options(**given: str) -> ReadOptions:
 
 
 @pytest.fixture
-def logs(tmp_path: Path) -> FollowedLogs:
+def logs(tmp_path: Path) -> EndOffsets:
     """Follow t-0 [2, 10) with timestamps 1000 + 10 * offset, and t-1 [0, 3) with timestamp 5."""
     for offset in (0, 5):
         rows = [Row(timestamp=1000 + 10 * (offset + n)) for n in range(5)]
         write_segment(tmp_path / "t-0", offset, batch_bytes(offset, rows))
     write_segment(tmp_path / "t-1", 0, batch_bytes(0, [Row(timestamp=5)] * 3))
     write_checkpoint(tmp_path, "log-start-offset-checkpoint", {"t-0": 2})
-    return FollowedLogs([str(tmp_path)], lambda _: True)
+    return EndOffsets([str(tmp_path)], lambda _: True)
 
 
-def started(
-    logs: FollowedLogs, default: int = LATEST, /, **given: str
-) -> dict[TopicPartition, int]:
+def started(logs: EndOffsets, default: int = LATEST, /, **given: str) -> dict[TopicPartition, int]:
     chosen = options(**given)
     return resolve_start(
         starting_bound(chosen, default=default),
@@ -50,22 +48,22 @@ def started(
     )
 
 
-def ended(logs: FollowedLogs, **given: str) -> dict[TopicPartition, int]:
+def ended(logs: EndOffsets, **given: str) -> dict[TopicPartition, int]:
     return dict(resolve_end(batch_bounds(options(**given))[1], logs.look(), logs))
 
 
-def test_words_are_read_in_any_case(logs: FollowedLogs) -> None:
+def test_words_are_read_in_any_case(logs: EndOffsets) -> None:
     assert started(logs, startingOffsets="earLiEst") == {T0: 2, T1: 0}
     assert started(logs, startingOffsets=" laTest") == {T0: 10, T1: 3}
     assert started(logs, EARLIEST) == {T0: 2, T1: 0}
 
 
-def test_numbers_stand_for_offsets_and_symbols(logs: FollowedLogs) -> None:
+def test_numbers_stand_for_offsets_and_symbols(logs: EndOffsets) -> None:
     assert started(logs, startingOffsets='{"t":{"0":-2,"1":-1}}') == {T0: 2, T1: 3}
     assert started(logs, startingOffsets='{"t":{"0":7,"1":0}}') == {T0: 7, T1: 0}
 
 
-def test_a_topic_may_have_one_word_for_all_its_partitions(logs: FollowedLogs) -> None:
+def test_a_topic_may_have_one_word_for_all_its_partitions(logs: EndOffsets) -> None:
     assert started(logs, startingOffsets='{"t":"earliest"}') == {T0: 2, T1: 0}
     assert started(logs, startingOffsets='{"t":" laTest"}') == {T0: 10, T1: 3}
 
@@ -73,7 +71,7 @@ def test_a_topic_may_have_one_word_for_all_its_partitions(logs: FollowedLogs) ->
 def test_words_of_topics_stand_beside_numbers_of_partitions(tmp_path: Path) -> None:
     for folder in ("a-0", "a-1", "b-0"):
         write_segment(tmp_path / folder, 0, batch_bytes(0, [Row()] * 4))
-    logs = FollowedLogs([str(tmp_path)], lambda _: True)
+    logs = EndOffsets([str(tmp_path)], lambda _: True)
     b0 = TopicPartition("b", 0)
     assert started(logs, startingOffsets='{"a":"latest","b":{"0":3}}') == {
         TopicPartition("a", 0): 4,
@@ -89,7 +87,7 @@ def test_words_of_topics_stand_beside_numbers_of_partitions(tmp_path: Path) -> N
     assert ends[b0] == 3
 
 
-def looked(logs: FollowedLogs) -> tuple[dict[TopicPartition, int], FollowedLogs]:
+def looked(logs: EndOffsets) -> tuple[dict[TopicPartition, int], EndOffsets]:
     return logs.look(), logs
 
 
@@ -104,7 +102,7 @@ def test_words_of_topics_are_held_to_the_rules_of_batches() -> None:
 @pytest.mark.parametrize(
     "text", ['{"t":{"0":1}}', '{"t":{"0":1,"1":1,"2":1}}', '{"u":{"0":1,"1":1}}']
 )
-def test_offsets_name_exactly_the_partitions_that_are_read(logs: FollowedLogs, text: str) -> None:
+def test_offsets_name_exactly_the_partitions_that_are_read(logs: EndOffsets, text: str) -> None:
     with pytest.raises(OptionError, match="KAFKA_START_OFFSET_DOES_NOT_MATCH_ASSIGNED"):
         started(logs, startingOffsets=text)
     with pytest.raises(OptionError, match="KAFKA_TIMESTAMP_OFFSET_DOES_NOT_MATCH_ASSIGNED"):
@@ -115,7 +113,7 @@ def test_offsets_name_exactly_the_partitions_that_are_read(logs: FollowedLogs, t
         ended(logs, endingOffsetsByTimestamp=text)
 
 
-def test_no_number_is_advised_that_the_option_refuses(logs: FollowedLogs) -> None:
+def test_no_number_is_advised_that_the_option_refuses(logs: EndOffsets) -> None:
     text = '{"t":{"0":1}}'
     with pytest.raises(OptionError, match="use -2 for earliest, -1 for latest"):
         started(logs, startingOffsets=text)
@@ -126,7 +124,7 @@ def test_no_number_is_advised_that_the_option_refuses(logs: FollowedLogs) -> Non
             bound(logs, **{f"{option}ByTimestamp": text})
 
 
-def test_a_timestamp_is_the_first_record_at_or_after_it(logs: FollowedLogs) -> None:
+def test_a_timestamp_is_the_first_record_at_or_after_it(logs: EndOffsets) -> None:
     by_partition = '{"t":{"0":1055,"1":0}}'
     assert started(logs, startingOffsetsByTimestamp=by_partition) == {T0: 6, T1: 0}
     with pytest.raises(OptionError, match=r"t-1 has no record with timestamp 1000 ms"):
@@ -136,7 +134,7 @@ def test_a_timestamp_is_the_first_record_at_or_after_it(logs: FollowedLogs) -> N
 
 
 def test_the_more_precise_option_counts_and_the_others_are_not_looked_at(
-    logs: FollowedLogs,
+    logs: EndOffsets,
 ) -> None:
     given = {"startingTimestamp": "5", "startingOffsetsByTimestamp": "x", "startingOffsets": "x"}
     assert started(logs, **given) == {T0: 2, T1: 0}
@@ -145,7 +143,7 @@ def test_the_more_precise_option_counts_and_the_others_are_not_looked_at(
         started(logs, **given)
 
 
-def test_an_end_falls_back_to_the_latest(logs: FollowedLogs) -> None:
+def test_an_end_falls_back_to_the_latest(logs: EndOffsets) -> None:
     _, end = batch_bounds(options(endingTimestamp="1070"))
     assert resolve_end(end, logs.look(), logs) == {T0: 7, T1: 3}
     _, end = batch_bounds(options(endingOffsets='{"t":{"0":4,"1":-1}}'))
@@ -214,7 +212,7 @@ def test_times_are_not_compared_with_offsets() -> None:
 
 
 def test_a_record_that_is_not_committed_has_no_timestamp_yet(
-    logs: FollowedLogs, tmp_path: Path
+    logs: EndOffsets, tmp_path: Path
 ) -> None:
     write_checkpoint(tmp_path, "replication-offset-checkpoint", {"t-0": 5, "t-1": 3})
     ending = batch_bounds(options(endingTimestamp="1070"))[1]

@@ -8,7 +8,7 @@ from tests.support.logs import Row, batch_bytes, write_checkpoint, write_segment
 
 from kafkalog.errors import DataLossError, OptionError, UnknownTopicOrPartitionError
 from kafkalog.streaming.source.batch_plan import plan_batch
-from kafkalog.streaming.source.end_offsets import FollowedLogs
+from kafkalog.streaming.source.end_offsets import EndOffsets
 from kafkalog.streaming.source.read_options import ReadOptions
 
 if TYPE_CHECKING:
@@ -62,9 +62,9 @@ def test_a_start_behind_the_end_is_refused(log: Path) -> None:
 def test_a_log_that_retention_empties_while_it_is_planned_is_looked_at_again(
     log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    look = FollowedLogs.look
+    look = EndOffsets.look
 
-    def look_and_pause(logs: FollowedLogs) -> object:
+    def look_and_pause(logs: EndOffsets) -> object:
         found = look(logs)
         if (log / "t-0" / f"{0:020}.log").exists():
             shutil.rmtree(log / "t-0")
@@ -72,7 +72,7 @@ def test_a_log_that_retention_empties_while_it_is_planned_is_looked_at_again(
             write_checkpoint(log, "replication-offset-checkpoint", {"t-0": 14, "t-1": 3})
         return found
 
-    monkeypatch.setattr(FollowedLogs, "look", look_and_pause)
+    monkeypatch.setattr(EndOffsets, "look", look_and_pause)
     assert spans(log) == [("t-0", 12, 14), ("t-1", 0, 3)]
 
 

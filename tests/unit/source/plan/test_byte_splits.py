@@ -7,7 +7,7 @@ from tests.support.counted_reads import counted_reads
 from tests.support.logs import Row, batch_bytes, write_segment
 
 from kafkalog.model import OffsetRange, TopicPartition
-from kafkalog.streaming.source.end_offsets import FollowedLogs
+from kafkalog.streaming.source.end_offsets import EndOffsets
 from kafkalog.streaming.source.loss import LossPolicy
 from kafkalog.streaming.source.planner import (
     LARGEST_BYTES,
@@ -51,13 +51,13 @@ def sizes(splits: list[LogSplit]) -> dict[TopicPartition, list[int]]:
     return found
 
 
-def follow(log: Path) -> FollowedLogs:
-    tail = FollowedLogs([str(log)], lambda _: True)
+def follow(log: Path) -> EndOffsets:
+    tail = EndOffsets([str(log)], lambda _: True)
     tail.look()
     return tail
 
 
-def plan(tail: FollowedLogs, ends: dict[TopicPartition, int], **given: str) -> list[LogSplit]:
+def plan(tail: EndOffsets, ends: dict[TopicPartition, int], **given: str) -> list[LogSplit]:
     options = ReadOptions.parse({"path": "/logs", "subscribe": "t"} | given)
     ranges = [OffsetRange(key, 0, end) for key, end in ends.items()]
     return plan_splits(ranges, options, tail, LossPolicy(fail=True))

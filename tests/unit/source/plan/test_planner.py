@@ -11,7 +11,7 @@ from tests.support.logs import Row, batch_bytes, write_checkpoint, write_segment
 from kafkalog.errors import DataLossError
 from kafkalog.model import OffsetRange, TopicPartition
 from kafkalog.streaming.log import partition_log
-from kafkalog.streaming.source.end_offsets import FollowedLogs
+from kafkalog.streaming.source.end_offsets import EndOffsets
 from kafkalog.streaming.source.loss import LossPolicy
 from kafkalog.streaming.source.planner import LogSplit, plan_splits, readable_ranges
 from kafkalog.streaming.source.read_options import ReadOptions
@@ -37,13 +37,13 @@ def log(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def logs(log: Path) -> FollowedLogs:
-    logs = FollowedLogs([str(log)], lambda _: True)
+def logs(log: Path) -> EndOffsets:
+    logs = EndOffsets([str(log)], lambda _: True)
     logs.look()
     return logs
 
 
-def planned(logs: FollowedLogs, ranges: list[OffsetRange], **given: str) -> list[LogSplit]:
+def planned(logs: EndOffsets, ranges: list[OffsetRange], **given: str) -> list[LogSplit]:
     options = ReadOptions.parse({"path": "/logs", "subscribe": "t"} | given)
     return plan_splits(ranges, options, logs, FAIL)
 
@@ -55,7 +55,7 @@ def offsets(splits: list[LogSplit]) -> list[tuple[str, list[tuple[int, int]]]]:
     ]
 
 
-def test_a_range_is_one_split_of_slices_in_order(logs: FollowedLogs) -> None:
+def test_a_range_is_one_split_of_slices_in_order(logs: EndOffsets) -> None:
     splits = planned(logs, [OffsetRange(T0, 7, 93), OffsetRange(T1, 3, 10)])
     assert offsets(splits) == [("t-0", [(7, 50), (50, 93)]), ("t-1", [(3, 10)])]
     assert pickle.loads(pickle.dumps(splits)) == splits
@@ -63,7 +63,7 @@ def test_a_range_is_one_split_of_slices_in_order(logs: FollowedLogs) -> None:
 
 @pytest.mark.parametrize("split_bytes", [600, 1000, 3000, 6000, 7000, 10**6])
 def test_large_ranges_are_cut_by_bytes_at_batch_boundaries(
-    logs: FollowedLogs, split_bytes: int
+    logs: EndOffsets, split_bytes: int
 ) -> None:
     splits = planned(logs, [OffsetRange(T0, 0, 100)], splitBytes=str(split_bytes))
     pieces = [piece for split in splits for piece in split.slices]
@@ -79,7 +79,7 @@ def test_large_ranges_are_cut_by_bytes_at_batch_boundaries(
     assert len(splits) >= min(20 * batch // (split_bytes * 2), 18)
 
 
-def test_limits_on_partitions_cut_by_offsets_as_spark_does(logs: FollowedLogs) -> None:
+def test_limits_on_partitions_cut_by_offsets_as_spark_does(logs: EndOffsets) -> None:
     splits = planned(logs, [OffsetRange(T0, 0, 100)], minPartitions="3", splitBytes="1")
     assert offsets(splits) == [
         ("t-0", [(0, 33)]),
@@ -91,7 +91,7 @@ def test_limits_on_partitions_cut_by_offsets_as_spark_does(logs: FollowedLogs) -
 
 
 def test_a_new_partition_is_read_from_its_log_start(
-    logs: FollowedLogs, caplog: pytest.LogCaptureFixture
+    logs: EndOffsets, caplog: pytest.LogCaptureFixture
 ) -> None:
     ranges = readable_ranges({}, {T0: 40}, logs.look(), logs, FAIL)
     assert ranges == [OffsetRange(T0, 0, 40)]
@@ -104,21 +104,21 @@ def test_a_new_partition_is_read_from_its_log_start(
     assert "t-1 at 3" in caplog.text
 
 
-def test_a_partition_that_is_gone_is_a_loss(logs: FollowedLogs) -> None:
+def test_a_partition_that_is_gone_is_a_loss(logs: EndOffsets) -> None:
     with pytest.raises(DataLossError, match=r"KAFKA_DATA_LOSS.PARTITIONS_DELETED\].*t-2 from 7"):
         readable_ranges({T0: 5, T2: 7}, {T0: 9}, logs.look(), logs, FAIL)
     ranges = readable_ranges({T0: 5, T2: 7}, {T0: 9}, logs.look(), logs, WARN)
     assert ranges == [OffsetRange(T0, 5, 9)]
 
 
-def test_a_new_partition_that_is_gone_again_is_a_loss(logs: FollowedLogs) -> None:
+def test_a_new_partition_that_is_gone_again_is_a_loss(logs: EndOffsets) -> None:
     with pytest.raises(DataLossError, match=r"INITIAL_OFFSET_NOT_FOUND_FOR_PARTITIONS.* t-2"):
         readable_ranges({}, {T2: 9}, logs.look(), logs, FAIL)
     assert readable_ranges({}, {T2: 9}, logs.look(), logs, WARN) == []
 
 
 def test_a_partition_that_is_deleted_while_a_batch_is_planned_is_a_loss(
-    logs: FollowedLogs, log: Path
+    logs: EndOffsets, log: Path
 ) -> None:
     available = logs.look()
     shutil.rmtree(log / "t-0")
@@ -131,7 +131,7 @@ def test_a_partition_that_is_deleted_while_a_batch_is_planned_is_a_loss(
     ]
 
 
-def test_an_end_that_went_back_is_a_loss(logs: FollowedLogs) -> None:
+def test_an_end_that_went_back_is_a_loss(logs: EndOffsets) -> None:
     with pytest.raises(
         DataLossError, match=r"PARTITION_OFFSET_CHANGED.*t-0 from 9 to 4.*failOnDataLoss"
     ):
@@ -139,7 +139,7 @@ def test_an_end_that_went_back_is_a_loss(logs: FollowedLogs) -> None:
     assert readable_ranges({T0: 9}, {T0: 4}, logs.look(), logs, WARN) == []
 
 
-def test_offsets_below_the_log_start_are_a_loss(logs: FollowedLogs) -> None:
+def test_offsets_below_the_log_start_are_a_loss(logs: EndOffsets) -> None:
     with pytest.raises(
         DataLossError, match=r"COULD_NOT_READ_OFFSET_RANGE\] .*t-1: the 2 offsets \[1, 3\)"
     ):
@@ -149,24 +149,24 @@ def test_offsets_below_the_log_start_are_a_loss(logs: FollowedLogs) -> None:
     assert readable_ranges({T1: 0}, {T1: 2}, logs.look(), logs, WARN) == []
 
 
-def test_offsets_beyond_what_is_committed_are_a_loss(logs: FollowedLogs) -> None:
+def test_offsets_beyond_what_is_committed_are_a_loss(logs: EndOffsets) -> None:
     with pytest.raises(DataLossError, match=r"t-1: the 5 offsets \[10, 15\) cannot be read"):
         readable_ranges({T1: 4}, {T1: 15}, logs.look(), logs, FAIL)
     ranges = readable_ranges({T1: 4}, {T1: 15}, logs.look(), logs, WARN)
     assert ranges == [OffsetRange(T1, 4, 10)]
 
 
-def test_equal_start_and_end_is_nothing_to_read(logs: FollowedLogs) -> None:
+def test_equal_start_and_end_is_nothing_to_read(logs: EndOffsets) -> None:
     assert readable_ranges({T1: 4}, {T1: 4}, logs.look(), logs, FAIL) == []
 
 
-def test_a_partition_deleted_while_it_is_planned_is_a_loss(log: Path, logs: FollowedLogs) -> None:
+def test_a_partition_deleted_while_it_is_planned_is_a_loss(log: Path, logs: EndOffsets) -> None:
     shutil.rmtree(log / "t-0")
     with pytest.raises(DataLossError, match="PARTITIONS_DELETED"):
         planned(logs, [OffsetRange(T0, 0, 100)])
 
 
-def test_retention_while_a_range_is_planned_is_a_loss(log: Path, logs: FollowedLogs) -> None:
+def test_retention_while_a_range_is_planned_is_a_loss(log: Path, logs: EndOffsets) -> None:
     (log / "t-0" / f"{0:020d}.log").unlink()
     with pytest.raises(DataLossError, match=r"t-0: the 43 offsets \[7, 50\)"):
         planned(logs, [OffsetRange(T0, 7, 100)])
@@ -176,7 +176,7 @@ def test_retention_while_a_range_is_planned_is_a_loss(log: Path, logs: FollowedL
 
 
 def test_retention_while_a_loss_is_described_is_no_failure_of_its_own(
-    log: Path, logs: FollowedLogs, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    log: Path, logs: EndOffsets, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     first, second = (log / "t-0" / f"{base:020d}.log" for base in (0, 50))
     write_segment(log / "t-0", 100, batch_bytes(100, [Row()] * 5))

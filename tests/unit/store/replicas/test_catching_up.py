@@ -23,7 +23,7 @@ from kafkalog.files.regular import sync
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.store.replicas import copying
 from kafkalog.streaming.store.replicas import in_sync as catching_up
-from kafkalog.streaming.store.replicas.copying import LeaderUnreadableError, Room
+from kafkalog.streaming.store.replicas.copying import CopyBudget, LeaderUnreadableError
 from kafkalog.streaming.store.replicas.in_sync import catch_up
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def followed(source: Path, target: Path, size: int = 1 << 30) -> bool:
-    return catch_up(source, target, KEY, END, Room(size))
+    return catch_up(source, target, KEY, END, CopyBudget(size))
 
 
 def last_log(folder: Path) -> Path:
@@ -135,7 +135,7 @@ def test_what_differs_is_cut(source: Path, target: Path, monkeypatch: pytest.Mon
     data = bytearray(changed.read_bytes())
     data[-1] ^= 1
     changed.write_bytes(data)
-    room = Room(1 << 20)
+    room = CopyBudget(1 << 20)
     assert catch_up(source, target, KEY, END, room)
     assert contents(target) == contents(source)
     assert (1 << 20) - room.left <= 64

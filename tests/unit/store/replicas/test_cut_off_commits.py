@@ -29,10 +29,10 @@ from kafkalog.streaming.admin.recovery import recover
 from kafkalog.streaming.commit import committer as applying
 from kafkalog.streaming.commit.committer import Committer
 from kafkalog.streaming.store.policy import SetPolicy
-from kafkalog.streaming.store.recovery import rollback as take_back
+from kafkalog.streaming.store.recovery import rollback as roll_back
 from kafkalog.streaming.store.replicas import open_nodes
-from kafkalog.streaming.store.replicas.open_nodes import NodesSession
-from kafkalog.streaming.store.replicas.quorum import SeveralNodes
+from kafkalog.streaming.store.replicas.open_nodes import QuorumSession
+from kafkalog.streaming.store.replicas.quorum import Quorum
 from kafkalog.streaming.store.session import opened_set
 
 if TYPE_CHECKING:
@@ -78,8 +78,8 @@ def cut_off(writer: Writer, patch: pytest.MonkeyPatch) -> list[StagedRun]:
 
     runs = writer.stage(0, rows(["lost"]))
     with patch.context() as within:
-        within.setattr(SeveralNodes, "publish", fails)
-        within.setattr(Committer, "_try_to_take_back", lambda *_: None)
+        within.setattr(Quorum, "publish", fails)
+        within.setattr(Committer, "_try_to_roll_back", lambda *_: None)
         with pytest.raises(CommitError, match="cut off"):
             writer.commit(0, runs)
     return runs
@@ -92,7 +92,7 @@ def test_nothing_is_published_once_a_majority_is_away_whichever_error_comes_firs
     before = []
     away = [node.with_suffix(".away") for node in nodes]
     nodes[2].rename(away[2])
-    original = take_back._take_back_partition
+    original = roll_back._roll_back_partition
 
     def vanishes(log_set: LogSet, each: IntendedPartition, **named: bool) -> None:
         if log_set.node.node_of(each.member_id) == 1:
@@ -103,7 +103,7 @@ def test_nothing_is_published_once_a_majority_is_away_whichever_error_comes_firs
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(nodes[1]))
         original(log_set, each, **named)
 
-    monkeypatch.setattr(take_back, "_take_back_partition", vanishes)
+    monkeypatch.setattr(roll_back, "_roll_back_partition", vanishes)
     with pytest.raises(NotEnoughReplicasError, match="1 of 3 nodes are left"):
         append(nodes, 1, ["by one node"])
     monkeypatch.undo()
@@ -117,7 +117,7 @@ def test_nothing_is_published_once_a_majority_is_away_whichever_error_comes_firs
 def opened(nodes: list[Path]) -> Iterator[LogSet]:
     """Give a set whose nodes 0 and 1 are out, though nobody was told."""
     with opened_set(nodes, SetPolicy(), holder="a test", knows_nodes=True) as log_set:
-        assert isinstance(log_set.node, SeveralNodes)
+        assert isinstance(log_set.node, Quorum)
         log_set.node.failed.update({0: "gone", 1: "gone"})
         yield log_set
 
@@ -128,7 +128,7 @@ def test_who_asks_for_the_locks_learns_that_too_few_nodes_are_left(opened: LogSe
 
 
 def test_too_few_nodes_publish_nothing(opened: LogSet, nodes: list[Path]) -> None:
-    assert isinstance(opened.node, SeveralNodes)
+    assert isinstance(opened.node, Quorum)
     before = (nodes[2] / STATE_FILE).read_bytes()
     with pytest.raises(CommitError, match="1 of 3 nodes are left"):
         opened.node.publish(opened.state.following(), lambda: None)
@@ -141,16 +141,16 @@ def test_what_a_node_needs_is_not_dropped_though_it_comes_back_meanwhile(
     runs = cut_off(writer, monkeypatch)
     gone = away(nodes[2])
     needed = staged(gone)
-    opened = NodesSession.open
+    opened = QuorumSession.open
 
-    def comes_back(self: NodesSession, *conditions: Any, **named: Any) -> Any:
+    def comes_back(self: QuorumSession, *conditions: Any, **named: Any) -> Any:
         log_set = opened(self, *conditions, **named)
         gone.rename(nodes[2])
         return log_set
 
     committer = Committer(writer.plan().commit_plan, writer.identity(0))
     with monkeypatch.context() as patch:
-        patch.setattr(NodesSession, "open", comes_back)
+        patch.setattr(QuorumSession, "open", comes_back)
         committer.abort(runs)
     assert [path.name for path in staged(nodes[2])] == [path.name for path in needed]
     check_whole(nodes)
@@ -229,7 +229,7 @@ def test_who_is_back_is_in_sync_though_it_was_taken_out_by_what_is_finished_firs
 
     gone = away(nodes[2])
     with monkeypatch.context() as patch:
-        patch.setattr(SeveralNodes, "_decide", dies)
+        patch.setattr(Quorum, "_decide", dies)
         with pytest.raises(RuntimeError):  # what takes node 2 out is prepared
             recover([path_of(nodes)])
     gone.rename(nodes[2])
@@ -251,13 +251,13 @@ def test_a_state_that_is_made_durable_without_a_node_counts_more_than_before(
             append(nodes, 1, ["more"])
     shutil.rmtree(nodes[0])
     (tmp_path / "older").rename(nodes[0])
-    decide = SeveralNodes._decide
+    decide = Quorum._decide
 
-    def without_one(self: SeveralNodes, state: Any, prepared: list[int]) -> OSError | None:
+    def without_one(self: Quorum, state: Any, prepared: list[int]) -> OSError | None:
         return decide(self, state, [node for node in prepared if node != 1])
 
     with monkeypatch.context() as patch:
-        patch.setattr(SeveralNodes, "_decide", without_one)
+        patch.setattr(Quorum, "_decide", without_one)
         patch.setattr(open_nodes, "remove_moved", dies)
         with pytest.raises(RuntimeError):  # it was published, and is made durable now
             recover([path_of(nodes)])

@@ -25,7 +25,7 @@ from kafkalog.checkpoints.replica_state import NO_LEADER
 from kafkalog.checkpoints.state_file import load_state, state_bytes
 from kafkalog.errors import CommitError, LogDirectoryError, NotEnoughReplicasError
 from kafkalog.streaming.commit import committer
-from kafkalog.streaming.store.replicas.quorum import SeveralNodes
+from kafkalog.streaming.store.replicas.quorum import Quorum
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -196,11 +196,11 @@ def test_two_controllers_never_prepare_under_one_epoch(
 ) -> None:
     """The second may not see what the first has prepared: so it must see what it has declared."""
 
-    def fails(nodes: SeveralNodes, state: CommitState, prepared: list[int]) -> None:
+    def fails(nodes: Quorum, state: CommitState, prepared: list[int]) -> None:
         raise OSError("its disk is gone")
 
     with monkeypatch.context() as patch:
-        patch.setattr(SeveralNodes, "_decide", fails)
+        patch.setattr(Quorum, "_decide", fails)
         with pytest.raises(CommitError, match="is not known"):
             kafkalog.append(
                 path_of(nodes), "t", pa.table({"value": ["x"]}), transactional_id="w", version=1
@@ -216,13 +216,13 @@ def test_a_commit_that_changes_no_log_is_declared_too(
     nodes: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     declared: list[int] = []
-    original = SeveralNodes.declare
+    original = Quorum.declare
 
-    def noted(several: SeveralNodes, intent: Intent) -> None:
+    def noted(several: Quorum, intent: Intent) -> None:
         declared.append(len(intent.partitions))
         original(several, intent)
 
-    monkeypatch.setattr(SeveralNodes, "declare", noted)
+    monkeypatch.setattr(Quorum, "declare", noted)
     writer = Writer(*nodes, topic="t", path=path_of(nodes))
     writer.write(0, rows(["a"]))
     declared.clear()
@@ -239,9 +239,9 @@ def test_no_file_of_one_node_is_anothers(
 ) -> None:
     if adopts:
         adopt_small_files(monkeypatch)
-    declare, pairs = SeveralNodes.declare, set[bool]()
+    declare, pairs = Quorum.declare, set[bool]()
 
-    def noted(several: SeveralNodes, intent: Intent) -> None:
+    def noted(several: Quorum, intent: Intent) -> None:
         pairs.update(
             several.node_of(each.member_id) == several.node_of(piece.file.member_id)
             for each in intent.partitions
@@ -249,7 +249,7 @@ def test_no_file_of_one_node_is_anothers(
         )
         declare(several, intent)
 
-    monkeypatch.setattr(SeveralNodes, "declare", noted)
+    monkeypatch.setattr(Quorum, "declare", noted)
     rolls = {"segment.bytes": "1000"}
     append(nodes, 1, [f"a{n}" for n in range(90)], topic="new", **rolls)
     append(nodes, 2, [f"b{n}" for n in range(90)], topic="new", **rolls)
@@ -318,24 +318,24 @@ def test_a_node_that_vanishes_between_two_looks_is_left_out(
 def test_what_was_seen_stays_though_whoever_finishes_it_is_killed(
     nodes: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    decide = SeveralNodes._decide
+    decide = Quorum._decide
 
-    def on_one_node(self: SeveralNodes, state: CommitState, _: list[int]) -> OSError | None:
+    def on_one_node(self: Quorum, state: CommitState, _: list[int]) -> OSError | None:
         decide(self, state, [2])
         raise OSError(5, "cut off")
 
     with monkeypatch.context() as patch:
-        patch.setattr(SeveralNodes, "_decide", on_one_node)
+        patch.setattr(Quorum, "_decide", on_one_node)
         with pytest.raises(CommitError):
             append(nodes, 1, ["seen"])
     assert values(nodes) == ["first", "second", "seen"]
     away(nodes[2])
 
-    def killed(self: SeveralNodes, node: int, state: CommitState) -> bool:
+    def killed(self: Quorum, node: int, state: CommitState) -> bool:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(SeveralNodes, "_prepare", killed)
+        patch.setattr(Quorum, "_prepare", killed)
         with pytest.raises(KeyboardInterrupt):
             append(nodes, 2, ["cut off"])  # it has declared that it finishes the batch before
     with pytest.raises(LogDirectoryError, match="is not known"):

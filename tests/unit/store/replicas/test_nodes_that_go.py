@@ -24,7 +24,7 @@ from kafkalog.streaming.store import nodes as store_nodes
 from kafkalog.streaming.store.policy import TopicPolicy
 from kafkalog.streaming.store.recovery import recovery_points
 from kafkalog.streaming.store.replicas import starting
-from kafkalog.streaming.store.replicas.quorum import SeveralNodes
+from kafkalog.streaming.store.replicas.quorum import Quorum
 from kafkalog.streaming.store.topics import TopicCatalog
 
 if TYPE_CHECKING:
@@ -46,15 +46,15 @@ def sequence(node: Path) -> int:
 
 def once_prepared(monkeypatch: pytest.MonkeyPatch, then: Callable[[], None]) -> None:
     """Let something happen when a state lies prepared on the last node."""
-    prepare = SeveralNodes._prepare
+    prepare = Quorum._prepare
 
-    def prepare_and(self: SeveralNodes, node: int, state: Any) -> bool:
+    def prepare_and(self: Quorum, node: int, state: Any) -> bool:
         done = prepare(self, node, state)
         if node == 2:
             then()
         return done
 
-    monkeypatch.setattr(SeveralNodes, "_prepare", prepare_and)
+    monkeypatch.setattr(Quorum, "_prepare", prepare_and)
 
 
 def test_a_node_that_lost_its_locks_after_it_was_prepared_gets_no_state(
@@ -114,7 +114,7 @@ def test_who_cannot_finish_an_earlier_commit_is_not_told_that_its_rows_are_there
     for node in nodes[1:]:  # the newest commit is on one node only
         shutil.rmtree(node)
         node.with_suffix(".away").rename(node)
-    monkeypatch.setattr(SeveralNodes, "_decide", lambda *_: OSError("gone"))
+    monkeypatch.setattr(Quorum, "_decide", lambda *_: OSError("gone"))
     with pytest.raises(CommitError, match="an earlier commit could not be brought"):
         append(nodes, 2, ["c"])
 
