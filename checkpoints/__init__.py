@@ -1,1 +1,17 @@
-"""Small durable state: Kafka's checkpoint files, the commit state. Knows no log and no Spark."""
+"""Small durable state: Kafka's checkpoint files, the commit state. Knows no log and no Spark.
+
+``broker``
+    the small files that a broker keeps beside its segments.
+``sealed_file``
+    text files of ours, with a version and a checksum; the others are such files.
+``commit_state``, ``state_file``, ``committed``
+    what is committed, its bytes, and how a reader finds it out.
+``intent``
+    what a commit is about to do.
+``voters``, ``replica_state``
+    the nodes of a replicated set, and the replicas of a partition.
+``query_offsets``, ``topic_ids``
+    what Spark's checkpoint says; ids that outlast a run.
+
+Read ``commit_state`` first.
+"""

@@ -3,7 +3,8 @@
 A copy keeps how far it is in its commit state, with the topics that get the rows
 (:class:`~kafkalog.checkpoints.commit_state.TopicOrigin`), under the name of the job. The sink
 writes it with the rows, in one commit, and only where the copy is as far as the batch was planned
-for (:class:`~kafkalog.streaming.commit.preserved_offsets.CopiedBatch`). What may follow is decided in
+for (:class:`~kafkalog.streaming.commit.preserved_offsets.CopiedBatch`). What may follow is
+decided in
 :mod:`~kafkalog.jobs.continuation`.
 """
 

@@ -78,7 +78,8 @@ _LOGGER: Final = logging.getLogger("kafkalog.sink")
 class RecoveryReport:
     """What was found and done.
 
-    ``rolled_back`` names the unfinished commits that were undone; ``problems`` are what a person has
+    ``rolled_back`` names the unfinished commits that were undone; ``problems`` are what a
+    person has
     to decide on: the logs they name were left alone. ``skipped`` are a broker's own topics, which
     it recovers itself. ``reset`` says which log starts were taken out of their checkpoint,
     ``aborted`` and ``committed`` how open transactions were ended, ``written`` what was noted

@@ -75,7 +75,7 @@ def plan_appends(
     Raises:
         RowError, InvalidTopicError: a topic, partition or offset that rows may not go to.
         RecordTooLargeError: a record, of those encoded now, that exceeds its topic's limit.
-        CommitError, LogDirectoryError: a log that cannot be appended to, see ``TailRecovery``; a run
+        CommitError, LogDirectoryError: a log that cannot be appended to (``TailRecovery``); a run
             that no task of ours made; rows that go to a rider's topic.
     """
     riders = _checked(runs, plan, riders)

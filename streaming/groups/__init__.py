@@ -1,1 +1,13 @@
-"""Consumer groups over log directories: who reads which partition."""
+"""Consumer groups over log directories: who reads which partition.
+
+``membership``, ``member_files``, ``liveness``
+    one member; the files by which members speak; who is alive.
+``rebalance``, ``assignors``, ``sticky``, ``subscriptions``
+    the next assignment, by Kafka's four assignors.
+``group_commits``, ``group_log``, ``group_record``, ``group_lock``
+    what is decided about a group, committed and read.
+``planned_commit``, ``position_topics``, ``administration``
+    positions with a query's rows; positions of an earlier topic; reset and delete.
+
+Read ``membership`` first.
+"""

@@ -169,7 +169,7 @@ def lost_locks(folder: Path, sequence: int) -> CommitError:
 # their roots beside the logs is written here and nowhere else::
 #
 #     declare     kafkalog.unfinished (keeps brokers out), kafkalog.intent    before the first byte
-#     publish     kafkalog.commit                                             the first rename counts
+#     publish     kafkalog.commit                                           the first rename counts
 #     withdraw    takes the two of ``declare`` away                           after either end
 #
 # REQUIRES, for all that changes something: the locks of the directories are held.

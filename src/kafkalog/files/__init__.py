@@ -1,1 +1,15 @@
-"""Files and folders: opened safely, replaced, copied, read from a store, watched. Knows no log."""
+"""Files and folders: opened safely, replaced, copied, read from a store, watched. Knows no log.
+
+``regular``, ``opening``, ``open_file``
+    open what lies in a log directory, whatever it is; positioned reads.
+``atomic``, ``copies``
+    replace small files and copy large ones.
+``paths``, ``storage``, ``remote_path``, ``remote_store``
+    from texts to paths, local or in an object store.
+``watch``, ``timeouts``, ``parallel``, ``deferred_signals``, ``closing``
+    values derived from files; calls that may not return; threads; interrupts.
+``system``
+    what is asked of the machine beside its files: the seam on which crash tests stand.
+
+Read ``regular`` and ``atomic`` first.
+"""

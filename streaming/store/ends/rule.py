@@ -1,6 +1,7 @@
 """How far a partition is committed, and where its readers stop: one rule over plain numbers.
 
-Nothing is read here. What files say of a partition comes in as :class:`RecordedOffsets`, what its log holds as
+Nothing is read here. What files say of a partition comes in as :class:`RecordedOffsets`, what its
+log holds as
 :class:`SeenEnd`; where it ends goes out as :class:`End`. Readers, writers and the command line all
 go by this, so that none of them sees rows that another does not count.
 """
