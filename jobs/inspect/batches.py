@@ -3,27 +3,32 @@
 from __future__ import annotations
 
 import logging
-from contextlib import suppress
+from collections import defaultdict
+from contextlib import contextmanager, suppress
 from enum import StrEnum
 from itertools import islice, zip_longest
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from kafkalog.checkpoints.broker import PARTITION_METADATA
-from kafkalog.checkpoints.committed import load_committed
-from kafkalog.errors import KafkaLogError
+from kafkalog.checkpoints.broker import PARTITION_METADATA, read_topic_id
+from kafkalog.checkpoints.committed import Committed, load_committed
+from kafkalog.errors import CommitError, KafkaLogError
 from kafkalog.jobs.inspect.log_dirs import ends_of, log_dirs_of, partitions_of, unknown_partition
 from kafkalog.jobs.inspect.missing import say_missing, tiered_rows, unverified_rows
-from kafkalog.model import TopicPartition, listed
+from kafkalog.model import INTERNAL_TOPICS, TopicPartition, listed
 from kafkalog.streaming.admin.nodes.replicas import compare_replicas
+from kafkalog.streaming.commit.tail_recovery import TailRecovery
 from kafkalog.streaming.log.partition_log import PartitionLog
 from kafkalog.streaming.log.read.verification import SegmentCheck, check_segment
+from kafkalog.streaming.options.topic_settings import LogConfig
 from kafkalog.streaming.records.batch_rows import BatchDescriber
+from kafkalog.streaming.store.ends.broker_marks import BrokerMarks
 from kafkalog.streaming.store.ends.tracker import say_tiered
 from kafkalog.streaming.store.recovery.partition_states import epochs_problem, known_topic_id
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from kafkalog.checkpoints.commit_state import CommitState
     from kafkalog.streaming.log.log_dir import PartitionDirectory
     from kafkalog.streaming.log.segment import LogSegment
     from kafkalog.streaming.store.ends.rule import OffsetGap
@@ -109,25 +114,81 @@ def _verified_ends(paths: Sequence[str], topic: str | None) -> Iterator[Verified
 
 
 def _verified_files(paths: Sequence[str], topic: str | None) -> Iterator[Verified]:
-    """Check what a partition's folder says of it beside its log: topic id and leader epochs."""
-    state = None
+    """Check what is said of a partition beside its log: topic id, leader epochs, committed end.
+
+    The ends of logs are read first: what was appended later is of no concern here.
+    """
+    ends: dict[TopicPartition, int] = {}
+    problems: defaultdict[TopicPartition, list[str | None]] = defaultdict(list)
+    there = partitions_of(paths, topic)
+    for key, found in there.items():
+        with _noting(problems[key]):
+            ends[key] = _log_end(found)
+            problems[key].append(epochs_problem(found.path, ends[key]))
+    committed = Committed(None, None)
     with suppress(KafkaLogError, OSError):
-        state = load_committed(log_dirs_of(paths).paths).state
-    for key, found in partitions_of(paths, topic).items():
-        problems: list[str | None] = []
-        try:
-            known = known_topic_id(state, found)
-            if known is not None:
-                problems.append(
-                    f"{found.path / PARTITION_METADATA} is missing or damaged: the topic id is "
-                    f"{known}. `kafkalog recover` writes it again"
-                )
-            with PartitionLog(found.path, key) as log:
-                problems.append(epochs_problem(found.path, log.log_end_offset()))
-        except (KafkaLogError, OSError) as error:
-            problems.append(str(error))
-        for problem in filter(None, problems):
+        committed = load_committed(log_dirs_of(paths).paths)
+    marks = BrokerMarks()
+    for key, found in there.items():
+        with _noting(problems[key]):
+            problems[key].append(_lost_id(committed.state, found))
+            if key in ends:
+                _check_all_committed(committed, found, ends[key], marks)
+        for problem in filter(None, problems[key]):
             yield Verified({**key._asdict(), "segment": None, "problem": problem}, Fault.STATE)
+
+
+@contextmanager
+def _noting(problems: list[str | None]) -> Iterator[None]:
+    """Add to the problems why something cannot be read."""
+    try:
+        yield
+    except (KafkaLogError, OSError) as error:
+        problems.append(str(error))
+
+
+def _log_end(found: PartitionDirectory) -> int:
+    with PartitionLog(found.path, found.topic_partition) as log:
+        return log.log_end_offset()
+
+
+def _lost_id(state: CommitState | None, found: PartitionDirectory) -> str | None:
+    topic_id = known_topic_id(state, found)
+    return topic_id and (
+        f"{found.path / PARTITION_METADATA} is missing or damaged: the topic id is {topic_id}. "
+        "`kafkalog recover` writes it again"
+    )
+
+
+def _check_all_committed(
+    committed: Committed, found: PartitionDirectory, end: int, marks: BrokerMarks
+) -> None:
+    """Refuse records that nobody has committed, as the next writer would.
+
+    Example: an older ``kafkalog.commit`` was put back. ``end`` was read before ``committed``: what
+    lies below is committed, or its commit is unfinished, or was rolled back since.
+
+    Raises:
+        CommitError: there are such records.
+    """
+    key, state = found.topic_partition, committed.state
+    if state is None or committed.in_progress(*key):
+        return
+    topic_id = read_topic_id(found.path)
+    if key.topic in INTERNAL_TOPICS and state.topic(key.topic, topic_id) is None:
+        return  # a broker's own
+    log = TailRecovery(
+        folder=found.path,
+        key=key,
+        config=LogConfig.of_topic({}),
+        committed_end=state.log_end(key.topic, topic_id, key.partition),
+        marks=marks,
+        is_replicated=state.is_replicated,
+    )
+    try:
+        log.check_has_no_more(end)
+    except CommitError:
+        log.check_has_no_more(min(end, _log_end(found)))  # if it was not rolled back since
 
 
 def _missing_of_others(paths: Sequence[str], topic: str | None) -> dict[TopicPartition, OffsetGap]:

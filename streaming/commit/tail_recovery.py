@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from kafkalog.checkpoints.broker import HIGH_WATERMARK, META_PROPERTIES
+from kafkalog.checkpoints.commit_state import STATE_FILE
 from kafkalog.checkpoints.voters import FROM_ONE_NODE
 from kafkalog.errors import CommitError, CorruptRecordError, LogDirectoryError
 from kafkalog.files.timeouts import at
@@ -243,12 +244,13 @@ class TailRecovery:
         start = bases[0] if bases else end
         committed = start if self.committed_end is None else self.committed_end
         if end > committed:
+            way_out = self._keep_or_leave if self.is_replicated else _TAKE_OVER
             raise CommitError(
                 f"{self.folder}: the log of {self.key} holds offsets {committed} to {end - 1}, "
                 "which are not committed. No unfinished commit names them, and no broker lived "
                 f"here (there is no {META_PROPERTIES}): the directory was copied while a query "
-                "wrote to it, or others put the log here. A query that continues here would append "
-                f"them again. {self._keep_or_leave if self.is_replicated else _TAKE_OVER}"
+                f"wrote to it, an older {STATE_FILE} was put back, or others put the log here. A "
+                f"query that continues here would append them again. {way_out}"
             )
 
     @property

@@ -32,6 +32,7 @@ from kafkalog.checkpoints.broker import (
 )
 from kafkalog.checkpoints.commit_state import STATE_FILE, UNFINISHED_FOLDER
 from kafkalog.checkpoints.state_file import load_state
+from kafkalog.errors import CommitError
 from kafkalog.jobs.cli.app import app
 from kafkalog.jobs.cli.groups import delete_group
 from kafkalog.jobs.cli.lookup import get
@@ -537,6 +538,43 @@ def test_verify_finds_a_damaged_commit_state(log: Path) -> None:
     code, text = call("verify", log, "--json")
     assert code == 1
     assert "kafkalog.commit" in objects(text)[-2]["problem"]
+
+
+def test_verify_finds_records_that_an_older_commit_state_does_not_know(log: Path) -> None:
+    older = (log / STATE_FILE).read_bytes()
+    Writer(log, topic="t").write(1, rows(["d"]))
+    Writer(log, name="other", topic="u").write(0, rows(["x"]))
+    assert call("verify", log)[0] == 0
+    (log / STATE_FILE).write_bytes(older)
+    code, text = call("verify", log, "--json")
+    assert code == 1
+    problems = {row["topic"]: row["problem"] for row in objects(text)[:-1] if row["problem"]}
+    assert "offsets 3 to 3, which are not committed" in problems["t"]
+    assert "offsets 0 to 0, which are not committed" in problems["u"]
+    assert all(f"an older {STATE_FILE} was put back" in each for each in problems.values())
+    with pytest.raises(CommitError, match="which are not committed"):
+        Writer(log, topic="t").write(1, rows(["d"]))
+    assert call("takeover", log)[0] == 0
+    assert call("verify", log)[0] == 0
+
+
+def test_verify_does_not_count_records_of_a_commit_that_is_not_finished(log: Path) -> None:
+    cut_off(log)
+    assert call("verify", log, "--json")[0] == 0
+
+
+def test_verify_finds_an_older_commit_state_on_all_nodes(tmp_path: Path) -> None:
+    nodes = [tmp_path / name for name in "abc"]
+    append(nodes, 0, ["a"])
+    older = [(node / STATE_FILE).read_bytes() for node in nodes]
+    append(nodes, 1, ["b", "c"])
+    (nodes[0] / STATE_FILE).write_bytes(older[0])  # one node alone is overruled
+    assert call("verify", path_of(nodes))[0] == 0
+    for node, state in zip(nodes, older, strict=True):
+        (node / STATE_FILE).write_bytes(state)
+    code, text = call("verify", path_of(nodes))
+    assert code == 1
+    assert "which are not committed" in text
 
 
 def test_a_dry_run_is_said_to_be_one(log: Path) -> None:
