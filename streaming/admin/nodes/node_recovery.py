@@ -93,18 +93,7 @@ def _equalize(log_set: LogSet, nodes: Quorum, done: _Report) -> None:
     They leave the in-sync sets before they are touched. Where a leader is damaged, the first
     replica in sync that is not leads from then on: it has all that was acknowledged.
     """
-    folders = partitions_by_node(nodes.nodes())
-    wrong: dict[TopicPartition, list[int]] = {}
-    for key, each in replicas_of(log_set.state):
-        check_interrupt()
-        found = {n: folders.get(n, {}).get(key) for n in each.isr if n in nodes.live}
-        id_key, topic = known_topic(log_set.state, key)
-        partition = _Partition(key, id_key, each, topic.partitions[key.partition].log_end)
-        try:
-            wrong[key] = _wrong(partition, found, done)
-        except (OSError, KafkaLogError) as error:
-            done.problems.append(f"{key}: {error}")
-    replicas = {(node, key) for key, found in wrong.items() for node in found}
+    replicas = _wrong_replicas(log_set, nodes, done)
     if not replicas:
         return
     for node, key in replicas:
@@ -112,6 +101,24 @@ def _equalize(log_set: LogSet, nodes: Quorum, done: _Report) -> None:
             distrust(nodes.by_node[node].values(), key)
     log_set.publish(shrunk(log_set.state, nodes.live, replicas).following())
     bring_in_sync(log_set, nodes, CopyBudget(ALL_BYTES))
+
+
+def _wrong_replicas(
+    log_set: LogSet, nodes: Quorum, done: _Report
+) -> set[tuple[int, TopicPartition]]:
+    """Return the replicas in sync that are to be copied again; note which, and why."""
+    folders = partitions_by_node(nodes.nodes())
+    wrong: set[tuple[int, TopicPartition]] = set()
+    for key, each in replicas_of(log_set.state):
+        check_interrupt()
+        found = {n: folders.get(n, {}).get(key) for n in each.isr if n in nodes.live}
+        id_key, topic = known_topic(log_set.state, key)
+        partition = _Partition(key, id_key, each, topic.partitions[key.partition].log_end)
+        try:
+            wrong |= {(node, key) for node in _wrong(partition, found, done)}
+        except (OSError, KafkaLogError) as error:
+            done.problems.append(f"{key}: {error}")
+    return wrong
 
 
 class _Partition(NamedTuple):
@@ -149,25 +156,34 @@ def _wrong(partition: _Partition, found: _Found, done: _Report) -> list[int]:
         return []
     source = found[good]
     assert source is not None  # noqa: S101 - that would be damage
+    differing = {n: why for n, why in _differing(partition, source, found) if n not in damaged}
     done.written += [
-        f"{key} was damaged on node {node}, and is copied from node {good}: {damage}"
+        f"{key} on node {node}, as a copy of node {good}'s: it was damaged: {damage}"
         for node, damage in damaged.items()
     ]
-    return [*damaged, *(n for n in _differing(partition, source, found) if n not in damaged)]
+    done.written += [
+        f"{key} on node {node}, as a copy of node {good}'s: it differed: {why}"
+        for node, why in differing.items()
+    ]
+    return [*damaged, *differing]
 
 
-def _differing(partition: _Partition, source: PartitionDirectory, found: _Found) -> Iterator[int]:
-    """Yield the nodes whose replica is missing, or not as ``source`` below the log's end."""
+def _differing(
+    partition: _Partition, source: PartitionDirectory, found: _Found
+) -> Iterator[tuple[int, str]]:
+    """Yield the nodes whose replica is missing, or not as ``source`` below the log's end, and why.
+
+    Of each replica, the first difference is said.
+    """
     key, end = partition.key, partition.end
     for node, where in found.items():
-        if where is None or (
-            where.path != source.path
-            and (
-                _id_fault(partition, where) is not None
-                or any(differences(key, source.path, where.path, 0, end))
-            )
-        ):
-            yield node
+        if where is None:
+            yield node, "its folder is not there"
+        elif where.path != source.path:
+            why = _id_fault(partition, where)
+            why = why or next(differences(key, source.path, where.path, 0, end), None)
+            if why is not None:
+                yield node, why
 
 
 def _id_fault(partition: _Partition, where: PartitionDirectory | None) -> str | None:
@@ -202,6 +218,8 @@ def _preview(log_set: LogSet, nodes: Quorum, done: _Report) -> None:
     prepared = prepared_state(nodes, log_set.state, log_set.unfinished())
     if prepared is not None:
         done.written.append(f"commit {prepared.sequence} is prepared, and would be finished")
+    else:
+        _wrong_replicas(log_set, nodes, done)
     folders = partitions_by_node(nodes.nodes())
     for key, each in replicas_of(log_set.state):
         for node in each.replicas:

@@ -71,7 +71,8 @@ def test_where_a_leader_is_damaged_another_one_leads_and_is_copied(
     leader, good = leader_of(nodes), contents(nodes[follower_of(nodes)])
     flip(log_of(nodes[leader], slot))
     written = recovered(nodes)
-    assert any(f"was damaged on node {leader}" in line for line in written)
+    assert any(f"t-0 on node {leader}, as a copy of node" in line for line in written)
+    assert any("it was damaged: " in line for line in written)
     assert leader_of(nodes) != leader
     assert [contents(node) for node in nodes] == [good] * 3
     check_in_sync(nodes)
@@ -82,9 +83,17 @@ def test_where_a_leader_is_damaged_another_one_leads_and_is_copied(
 
 @pytest.mark.parametrize("slot", [0, 1, -1], ids=["first", "sealed", "active"])
 def test_where_a_follower_is_damaged_the_leader_is_copied(nodes: list[Path], slot: int) -> None:
-    leader, good = leader_of(nodes), contents(nodes[leader_of(nodes)])
-    flip(log_of(nodes[follower_of(nodes)], slot))
-    recovered(nodes)
+    leader, follower, good = leader_of(nodes), follower_of(nodes), contents(nodes[leader_of(nodes)])
+    damaged = log_of(nodes[follower], slot)
+    flip(damaged)
+    ((_, text),) = compare_replicas([path_of(nodes)])
+    assert text.startswith(f"node {follower} differs from node {leader}: {damaged.name} from byte ")
+    previewed = recover(path_of(nodes).split(";"), dry_run=True)
+    written = recovered(nodes)
+    (line,) = [each for each in written if damaged.name in each]
+    assert line.startswith(f"t-0 on node {follower}, as a copy of node {leader}'s: it differed: ")
+    assert line in previewed.written
+    assert not any("differed" in each for each in recovered(nodes))
     assert leader_of(nodes) == leader
     assert [contents(node) for node in nodes] == [good] * 3
     check_in_sync(nodes)
