@@ -13,7 +13,8 @@ the log holds, as its last batch below the position    the history is
 the same: offset and CRC                               the same
 one at another offset that overlaps it                 another: a history has each offset once
 one in the gap between it and the position             the same: a cleaner made the gap, and has
-                                                       not been at this replica
+                                                       not been at this replica; if what is at its
+                                                       own place says so too
 one at its offset with fewer records and no later      the same: a cleaner removed records, in
 time, or with a delete horizon; or the reverse         this replica or in the other
 one at its offset, otherwise                           another; where offset and CRC alone were
@@ -167,8 +168,13 @@ def find_divergence(log: PartitionLog, position: int, known: LastBatch) -> Diver
     """
     entry = retrying(lambda: _find(log, position), log.refresh)
     found, is_last = entry or (None, False)
+    at_its_place = found
+    if found is not None and found.offset > known.last_offset:
+        entry = retrying(lambda: _find(log, known.last_offset + 1), log.refresh)
+        at_its_place, is_last = (entry or (None, False))[0], False
     cut_at = _cut_at(log, known)
-    if cut_at is None and (found is None or _is_same(known, found, is_last=is_last)):
+    is_same = at_its_place is None or _is_same(known, at_its_place, is_last=is_last)
+    if cut_at is None and is_same:
         return None
     return Divergence(position, known, found, cut_at)
 
@@ -178,7 +184,7 @@ def _is_same(known: LastBatch, found: LastBatch, *, is_last: bool) -> bool:
     if known.crc == _NO_CRC:
         return True
     if found.offset > known.offset:  # the header of a wrapper that was compacted goes down
-        return found.offset > known.last_offset or _is_wrapper(found)
+        return _is_wrapper(found)
     if found.offset < known.offset:
         return found.last_offset < known.offset and not is_last
     return found.crc == known.crc or _is_compacted(known, found)

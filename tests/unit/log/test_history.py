@@ -131,6 +131,22 @@ def test_a_replica_at_which_no_cleaner_has_been_has_the_same_history(folder: Pat
         assert divergence(folder, 15, known) is None
 
 
+def test_a_batch_above_the_known_one_is_of_its_history_only_if_what_is_at_its_place_is(
+    folder: Path,
+) -> None:
+    """Else a log that was cut, and got smaller batches, would be taken for one not cleaned."""
+    whole = noted(folder, 15)
+    assert whole is not None
+    short = LastBatch.from_checksum(whole.offset, whole.crc)
+    wrote(folder, *OLD[:2], batch(10, 2, "c", deltas=(1, 2)), batch(15, 1, "d"))
+    cleaned = noted(folder, 15)
+    for known in (short, cleaned):
+        wrote(folder, *OLD[:2], batch(10, 2, "x"), batch(12, 1, "x"), batch(13, 2, "y"))
+        assert divergence(folder, 15, known) is not None
+        wrote(folder, *OLD[:2], batch(10, 2, "c", deltas=(1, 2)), batch(13, 2, "d"))
+        assert divergence(folder, 15, known) is None
+
+
 def test_a_position_in_the_middle_of_a_batch_belongs_to_that_batch(folder: Path) -> None:
     known = noted(folder, 12)
     wrote(folder, *OLD[:2], batch(10, 5, "x"))
