@@ -411,7 +411,9 @@ class _Tables:
 
     def _note_in(self, each: HeldByTable, ends: PartitionOffsets) -> None:
         known = read_facts(each.table.properties)
-        each.table.set_properties(to_properties(self.facts.look(ends, known)))
+        found, held = self.facts.look(ends, known), each.held.topics
+        noted = {name: it.of_rows(held[name]) if name in held else it for name, it in found.items()}
+        each.table.set_properties(to_properties(noted))
 
     def _compact(self) -> None:
         for each in self._held:

@@ -185,6 +185,7 @@ class HeldByTable:
             if not any(commit.matters for commit in since):
                 self._version = since[0].version if since else self._version
                 return self.held
+        self.table.refresh()
         commits = self.table.commits(_FIRST_COMMITS)
         history = held_in(commits, self.table.id) if commits else History(None)
         if history.held is None and len(commits) == _FIRST_COMMITS:
@@ -214,8 +215,12 @@ class HeldByTable:
             known = facts.get(key.topic, TopicFacts({}, None))
             noted = known.partitions.get(key.partition) if with_properties else None
             end = max(last + 1, noted.end if noted else 0)
-            ends = topics[key.topic].ends if key.topic in topics else {}
-            topics[key.topic] = HeldTopic(known.topic_id, {**ends, key.partition: end})
+            before = topics.get(key.topic, HeldTopic(None, {}))
+            batches = dict(before.batches)
+            if noted and noted.end == end and key.partition in known.batches:
+                batches[key.partition] = known.batches[key.partition]
+            ends = {**before.ends, key.partition: end}
+            topics[key.topic] = HeldTopic(known.topic_id, ends, batches)
         return TargetState(topics=topics)
 
     def _largest_offsets(self) -> dict[TopicPartition, int]:

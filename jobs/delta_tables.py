@@ -85,6 +85,11 @@ class DeltaTable:
             writer = nothing.write.format("delta").mode("append")
             writer.partitionBy(*partitioned_by).save(self.path)
 
+    def refresh(self) -> None:
+        """Forget what was seen of the table: somebody else has changed it."""
+        for seen in ("_detail", "properties"):
+            self.__dict__.pop(seen, None)
+
     @property
     def exists(self) -> bool:
         """Whether the folder has a log of Delta's, be it without a version yet."""

@@ -3,9 +3,12 @@
 It is a property of the Delta table, ``kafkalog.topic.<name>``, whose text is JSON::
 
     {"topicId": "2nKGh3uGQ0a2qXfWc1kKTA", "partitionCount": 2, "timestampType": "CreateTime",
-     "settings": {"retention.ms": "1000"}, "partitions": {"0": [500, 731], "1": [0, 0]}}
+     "settings": {"retention.ms": "1000"}, "partitions": {"0": [500, 731], "1": [0, 0]},
+     "lastBatches": {"0": [729, 3051823371]}}
 
-``partitions`` has the log start and the log end of each. ``settings`` and ``timestampType`` are
+``partitions`` has the log start and the log end of each. ``lastBatches`` has the base offset and
+the CRC of the last record batch below these ends, where they are known: a clone of the table, which
+has no history, tells by them whether the log was cut since. ``settings`` and ``timestampType`` are
 null where neither the commit state nor a cluster's metadata tells them, ``topicId`` where the
 topic's folders have none.
 """
@@ -14,14 +17,16 @@ from __future__ import annotations
 
 import json
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from kafkalog.checkpoints.broker import read_topic_id
 from kafkalog.checkpoints.commit_state import topic_key
 from kafkalog.checkpoints.committed import load_committed
 from kafkalog.errors import KafkaLogError
+from kafkalog.jobs.continuation import LastBatch
 from kafkalog.streaming.admin.copied_bounds import Bounds
 from kafkalog.streaming.coordinator.cluster_metadata import read_cluster_topics
 from kafkalog.streaming.log.log_dir import LogDirs
@@ -30,6 +35,7 @@ from kafkalog.streaming.store.ends.tracker import LogEndTracker
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from kafkalog.jobs.continuation import HeldTopic
     from kafkalog.model import TopicPartition
     from kafkalog.streaming.coordinator.cluster_metadata import ClusterTopics
 
@@ -43,16 +49,29 @@ _TIMESTAMP_TYPE: Final = "message.timestamp.type"
 
 @dataclass(frozen=True)
 class TopicFacts:
-    """A topic's partitions by their numbers, its settings and its id; None if not known."""
+    """A topic's partitions by their numbers, its settings and its id; None if not known.
+
+    ``batches``: the last batch below the end of each partition where it is known.
+    """
 
     partitions: Mapping[int, Bounds]
     settings: Mapping[str, str] | None
     topic_id: str | None = None
+    batches: Mapping[int, LastBatch] = field(default_factory=lambda: MappingProxyType({}))
 
     @property
     def partition_count(self) -> int:
         """How many partitions it has."""
         return max(self.partitions, default=-1) + 1
+
+    def of_rows(self, held: HeldTopic) -> Self:
+        """Return what is known of the topic that a table holds, which the log may not have now."""
+        batches = {
+            number: held.batches[number]
+            for number, (_, end) in self.partitions.items()
+            if number in held.batches and held.ends[number] == end
+        }
+        return replace(self, topic_id=held.topic_id or self.topic_id, batches=batches)
 
     def to_json(self) -> str:
         """Return the text of the property."""
@@ -65,6 +84,7 @@ class TopicFacts:
             "partitions": {
                 str(number): self.partitions[number] for number in sorted(self.partitions)
             },
+            "lastBatches": {str(number): self.batches[number] for number in sorted(self.batches)},
         }
         return json.dumps(facts)
 
@@ -73,7 +93,9 @@ class TopicFacts:
         """Read the text of the property."""
         facts: dict[str, Any] = json.loads(text)
         partitions = {int(number): Bounds(*pair) for number, pair in facts["partitions"].items()}
-        return cls(partitions, facts["settings"], facts["topicId"])
+        last = facts.get("lastBatches", {})
+        batches = {int(number): LastBatch(*batch) for number, batch in last.items()}
+        return cls(partitions, facts["settings"], facts["topicId"], batches)
 
 
 def to_properties(facts: Mapping[str, TopicFacts]) -> dict[str, str]:

@@ -2,7 +2,9 @@
 
 The model has what they stand on: versions, transaction ids (a version that is known is skipped
 without a word), RESTORE, which brings rows and properties back and no transaction ids,
-``userMetadata`` of commits, and a history that clean-up cuts short.
+``userMetadata`` of commits, a history that clean-up cuts short, and clones, which have none. A
+clone, or a history, that begins between a micro-batch's rows and the note of their ends is left
+out: the last batch below is not known there.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tests.pipelines.sources import TOPIC, Line, Rows
+from tests.pipelines.sources import TOPIC, Line, Rows, bounds
 from tests.pipelines.targets import Ends, Mirrored
 from tests.support.copying import without_rows_below
 from tests.support.micro_batches import CheckpointedQuery
@@ -24,13 +26,13 @@ from kafkalog.jobs.continuation import TargetState
 from kafkalog.jobs.copied_logs import SourceLogs, put_checkpoint_aside
 from kafkalog.jobs.delta_state import HeldByTable
 from kafkalog.jobs.delta_tables import TableCommit
-from kafkalog.jobs.topic_facts import FactsOfLogs, property_of
+from kafkalog.jobs.topic_facts import FactsOfLogs, property_of, read_facts
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.commit.query_checkpoint import QueryCheckpoint
 from kafkalog.streaming.source.read_options import ReadOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from tests.pipelines.sources import Source
 
@@ -44,6 +46,13 @@ class _Version(NamedTuple):
     commit: TableCommit
     rows: tuple[Row, ...]
     properties: Mapping[str, str]
+
+    @property
+    def is_noted(self) -> bool:
+        """Whether the properties tell the ends of the rows."""
+        facts = read_facts(self.properties).get(TOPIC)
+        known = {} if facts is None else facts.partitions
+        return all(p in known and offset < known[p].end for p, offset, _ in self.rows)
 
 
 class _Conf:
@@ -98,6 +107,12 @@ class DeltaModel:
         old = self.versions[version]
         self.commit("RESTORE", rows=old.rows, properties=old.properties, version=str(version))
 
+    def clone(self) -> None:
+        """Let a clone of the newest version be in its place."""
+        last = self.versions[-1]
+        self.remove()
+        self.commit("CLONE", rows=last.rows, properties=last.properties)
+
 
 class _ModelTable:
     """What a run sees of a table, as :class:`~kafkalog.jobs.delta_tables.DeltaTable`."""
@@ -113,6 +128,9 @@ class _ModelTable:
     @property
     def exists(self) -> bool:
         return bool(self.model.versions)
+
+    def refresh(self) -> None:
+        self.__dict__.pop("properties", None)
 
     @property
     def id(self) -> str:
@@ -192,43 +210,53 @@ class Archived(Mirrored):
         super().__init__(*given)
         self.model = DeltaModel()
         self._noted: dict[int, tuple[Line | None, Ends, bool]] = {}
+        self._gone: dict[int, set[int]] = {}
+        """By partition, what was gone from the source when the table got as far."""
 
     def keep(self) -> None:
         """Let Delta clean up its log, or put files together."""
         if self.model.versions:
-            ours = [n for n, each in enumerate(self.model.versions) if each.commit.metadata]
-            if ours and self._chance.random() < 0.5:
-                self.model.first = self._chance.randint(0, ours[-1])
+            noted = [n for n, each in enumerate(self.model.versions) if each.is_noted]
+            if noted and self._chance.random() < 0.5:
+                self.model.first = max(self.model.first, self._chance.choice(noted))
             self.model.commit(self._chance.choice(("OPTIMIZE", "VACUUM END")))
 
     def put_back(self) -> None:
         """Restore an older version."""
         if not self.model.versions:
             return
-        version = self._chance.randrange(len(self.model.versions))
+        version = self._chance.randrange(self.model.first, len(self.model.versions))
         self.model.restore(version)
+        self._set_back(version)
+
+    def _set_back(self, version: int) -> None:
         known = [each for each in self._noted if each <= version]
         self.copied, held, self.is_foreign = self._noted[max(known)] if known else (None, {}, False)
         self.held = dict(held)
+        self._gone = {n: {o for o in gone if o < held.get(n, 0)} for n, gone in self._gone.items()}
 
     def remove(self) -> None:
         self.model.remove()
-        self._forget()
+        self._begin()
 
     def replace(self) -> None:
-        """Let it be replaced by an empty one.
-
-        A clone is left out: it does not know the last batch below its ends, so it cannot tell
-        another history of its source.
-        """
+        """Let it be replaced by a clone, or by an empty one."""
+        if self.model.versions and self._chance.random() < 0.5:
+            self.clone()
+            return
         self.remove()
         if self._chance.random() < 0.5:
             self.model.commit("CREATE TABLE")
 
+    def clone(self) -> None:
+        if self.model.versions[-1].is_noted:
+            self.model.clone()
+            self._noted = {0: (self.copied, dict(self.held), self.is_foreign)}
+
     def write(self) -> None:
         if self.model.versions:
-            rows = self.model.versions[-1].rows
-            self.model.commit("WRITE", rows=(*rows, (0, 1000, "foreign")), mode="Append")
+            rows = (*self.model.versions[-1].rows, (0, 1000 + self.version, "foreign"))
+            self.model.commit("WRITE", rows=rows, mode="Append")
             self.is_foreign = True
 
     def cut(self) -> None:
@@ -237,27 +265,16 @@ class Archived(Mirrored):
     def take_another(self) -> None:
         super().take_another()
         self.model = DeltaModel()
-        self._noted = {}
 
-    def _forget(self) -> None:
-        self._begin()
-        self._noted = {}
+    def _begin(self) -> None:
+        super()._begin()
+        self._noted, self._gone = {}, {}
 
     def run(self, source: Source, step: Callable[[str], None], way: str = "", **given: Any) -> None:
         options = {"fetchOffset.retryIntervalMs": "1", **given.get("options", {})}
         if self._chance.random() < 0.5:
             options["maxOffsetsPerTrigger"] = str(self._chance.randint(1, 6))
-        archive = Archive(
-            log=str(source.path),
-            table="model",
-            topics=(TOPIC,),
-            checkpoint=str(self.checkpoint),
-            options=options,
-            from_target=way == "--from-target",
-            rebuild=way == "--rebuild",
-        )
-        if way == "--rebuild":
-            self.is_foreign = False
+        archive = self.archive(source, "model", way, options)
         given = {"path": archive.log, "subscribe": TOPIC}
         parsed = ReadOptions.parse({**options, **given})
         tables = _ModelTables(
@@ -274,9 +291,29 @@ class Archived(Mirrored):
         query.run()
         tables.finish()
 
+    def archive(self, source: Source, table: str, way: str, options: Mapping[str, str]) -> Archive:
+        if way == "--rebuild":
+            self.is_foreign, self._gone = False, {}
+        return Archive(
+            log=str(source.path),
+            table=table,
+            topics=(TOPIC,),
+            checkpoint=str(self.checkpoint),
+            options=options,
+            from_target=way == "--from-target",
+            rebuild=way == "--rebuild",
+        )
+
+    @property
+    def version(self) -> int:
+        return len(self.model.versions) - 1
+
+    def every_row(self) -> Iterable[Row]:
+        return self.model.versions[-1].rows if self.model.versions else ()
+
     def rows(self) -> Rows:
         found: Rows = {}
-        for partition, offset, value in self.model.versions[-1].rows if self.model.versions else ():
+        for partition, offset, value in self.every_row():
             rows = found.setdefault(partition, {})
             assert offset not in rows, f"{TOPIC}-{partition}@{offset} is there twice"
             rows[offset] = value
@@ -286,12 +323,16 @@ class Archived(Mirrored):
         return {number: max(rows) + 1 for number, rows in self.rows().items()}
 
     def check(self, source: Source, *lines: Line) -> None:
-        rows = self.rows()
-        for number, held in source.rows().items():
-            missing = held.items() - rows.get(number, {}).items()
+        rows, now = self.rows(), source.rows()
+        for number, (_, end) in bounds(source.path).items():
+            held = now.get(number, {})
+            gone = self._gone.setdefault(number, set())
+            there = rows.get(number, {})
+            missing = {offset for offset in held if there.get(offset) != held[offset]} - gone
             assert not missing, f"the table lacks {sorted(missing)} of {TOPIC}-{number}"
+            gone.update({*range(end)} - held.keys() - there.keys())
 
     def note(self, *lines: Line) -> None:
         super().note(*lines)
         # What lies above the last row, and is gone from the log, was taken too.
-        self._noted[len(self.model.versions) - 1] = self.copied, dict(self.held), self.is_foreign
+        self._noted[self.version] = self.copied, dict(self.held), self.is_foreign

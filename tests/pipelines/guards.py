@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from kafkalog.jobs import continuation, replaying
 from kafkalog.jobs.mirroring import Mirror
+from kafkalog.jobs.topic_facts import TopicFacts
 from kafkalog.streaming.commit.preserved_offsets import CopiedBatch
 
 if TYPE_CHECKING:
@@ -58,6 +59,9 @@ GUARDS: Final = {
         ((replaying, "first_offsets", _as_if_nothing_was_held),), "g/4", "replay"
     ),
     "somebody else wrote to the copy": Guard(((Mirror, "_held", _noted),), "g/6"),
+    "a clone knows the last batches below its ends": Guard(
+        ((TopicFacts, "of_rows", lambda facts, _: facts),), "g/15", "archive"
+    ),
     "another job copies the same": Guard(
         ((CopiedBatch, "check_target", _nothing),), "g/0", "replay", ("decided", "twin")
     ),

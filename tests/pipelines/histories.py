@@ -18,7 +18,7 @@ from tests.pipelines.targets import Mirrored, Replayed, Target
 from kafkalog.errors import CommitError, DataLossError, KafkaLogError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
 __all__ = ["KINDS", "History"]
@@ -43,10 +43,16 @@ class KilledError(Exception):
 class History:
     """One history, drawn from its name, as ``seed/17``; ``told`` says what happened."""
 
-    def __init__(self, folder: Path, name: str, kind: str) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        name: str,
+        kind: str,
+        target: Callable[[Path, random.Random], Target] | None = None,
+    ) -> None:
         self._chance = chance = random.Random(f"{name}/{kind}")
         self.source = Source(folder, chance)
-        self.target: Target = KINDS[kind](folder, chance)
+        self.target: Target = (target or KINDS[kind])(folder, chance)
         self.told: list[str] = []
         self._is_disturbed = False
 
@@ -64,6 +70,24 @@ class History:
             else:
                 self._one_amid(*amid)
             self._pipeline(is_whole=True)
+        except AssertionError as error:
+            error.add_note("\n".join(self.told))
+            raise
+
+    def follow(self, steps: Iterable[str]) -> None:
+        """Let happen what is given: ``run``, ``two runs``, ``source append``, ``target remove``.
+
+        Raises:
+            AssertionError: as :meth:`run`.
+        """
+        try:
+            for step in steps:
+                if step == "run":
+                    self._pipeline(is_whole=True)
+                elif step == "two runs":
+                    self._pipeline(steps=_once("started", self._twin))
+                else:
+                    self._do(*step.split())
         except AssertionError as error:
             error.add_note("\n".join(self.told))
             raise

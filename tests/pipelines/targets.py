@@ -18,7 +18,7 @@ from kafkalog.streaming.admin.topics import alter, create, delete
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
     from tests.pipelines.sources import Source
@@ -145,6 +145,10 @@ class Target:
         """Give the largest ends that its checkpoint knows."""
         raise NotImplementedError
 
+    def ended(self) -> Ends:
+        """Give the ends of the last micro-batch that it knows to have ended."""
+        return self.planned()
+
     def reasons(self, source: Source) -> list[str]:  # noqa: C901 - a list of reasons
         """Give why a run may be refused; without any, it has to go through."""
         found = ["somebody else wrote to it"] if self.is_foreign else []
@@ -170,7 +174,7 @@ class Target:
                 found.append("a checkpoint that is further")
             if start > held.get(number, ends.get(number, 0)):
                 found.append("rows were deleted before they were copied")
-            if planned is not None and start > planned:
+            if planned is not None and start > self.ended().get(number, 0):
                 found.append("rows were deleted that the checkpoint still reads")
         return found
 
@@ -210,17 +214,26 @@ class Mirrored(Target):
         )
 
     def planned(self) -> Ends:
+        return self._largest((self.checkpoint / "offsets").glob("[0-9]*"))
+
+    def ended(self) -> Ends:
+        commits = (self.checkpoint / "commits").glob("[0-9]*")
+        return self._largest(self.checkpoint / "offsets" / path.name for path in commits)
+
+    def _largest(self, offsets: Iterable[Path]) -> Ends:
         found: Ends = {}
-        for path in (self.checkpoint / "offsets").glob("*"):
-            topics = json.loads(path.read_text().splitlines()[2])
+        for path in offsets:
+            topics = json.loads(path.read_text().splitlines()[2]) if path.exists() else {}
             for number, end in topics.get(TOPIC, {}).items():
                 found[int(number)] = max(end, found.get(int(number), 0))
         return found
 
     def lose_last_commit(self) -> None:
-        commits = sorted((self.checkpoint / "commits").glob("*"), key=lambda path: int(path.name))
+        found = (self.checkpoint / "commits").glob("[0-9]*")
+        commits = sorted(found, key=lambda path: int(path.name))
         if commits:
             commits[-1].unlink()
+            commits[-1].with_name(f".{commits[-1].name}.crc").unlink(missing_ok=True)  # Spark's
 
     def take_other_checkpoint(self) -> None:
         """Take one that has read further, and one that has read less."""

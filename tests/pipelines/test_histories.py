@@ -57,3 +57,23 @@ def test_a_table_that_is_restored_before_the_first_batch_of_a_new_checkpoint_get
         table.run(source, lambda name: table.model.restore(version) if name == "prepared" else None)
     table.run(source, lambda _: None, "--from-target")
     table.check(source)
+
+
+def test_a_table_that_is_restored_amid_a_run_gets_no_gap_though_its_log_was_cleaned_up(
+    tmp_path: Path,
+) -> None:
+    chance = random.Random(1)
+    source, table = Source(tmp_path, chance), Archived(tmp_path, chance)
+    table.run(source, lambda _: None)
+    table.model.commit("OPTIMIZE")
+    version = table.model.first = table.version
+
+    def step(name: str) -> None:
+        if name == "batch 2 taken":
+            table.model.restore(version)
+
+    source.append(20)
+    with pytest.raises(TargetMismatchError, match="continues above the end"):
+        table.run(source, step, options={"maxOffsetsPerTrigger": "2"})
+    table.run(source, lambda _: None, "--from-target")
+    table.check(source)

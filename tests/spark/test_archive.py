@@ -22,7 +22,7 @@ import kafkalog
 from kafkalog.errors import CommitError, TargetMismatchError
 from kafkalog.jobs import delta_tables
 from kafkalog.jobs.archiving import Archive
-from kafkalog.jobs.continuation import HeldTopic, TargetState
+from kafkalog.jobs.continuation import HeldTopic, LastBatch, TargetState
 from kafkalog.jobs.delta_state import HeldByTable
 from kafkalog.jobs.delta_tables import DeltaTable
 from kafkalog.jobs.topic_facts import TopicFacts, to_properties
@@ -93,6 +93,11 @@ def facts(spark: SparkSession, table: str) -> dict[str, Any]:
     found = DeltaTable(spark, table).properties
     kept = {name: json.loads(text) for name, text in found.items() if "kafkalog" in name}
     assert all(len(each.pop("topicId")) == 22 for each in kept.values())
+    for each in kept.values():
+        ends = {number: end for number, (_, end) in each["partitions"].items() if end}
+        batches = each.pop("lastBatches")
+        assert batches.keys() == ends.keys()
+        assert all(batches[number][0] < end for number, end in ends.items())
     return kept
 
 
@@ -404,7 +409,8 @@ def test_clones_and_tables_whose_log_was_cleaned_up_hold_what_their_rows_show(
         table.create("topic STRING, partition INT, offset BIGINT", ())
     finally:
         spark.conf.unset(every)
-    facts = TopicFacts({0: Bounds(0, 8), 1: Bounds(0, 3)}, None, "A")
+    last = {0: LastBatch(7, 12), 1: LastBatch(2, 34)}
+    facts = TopicFacts({0: Bounds(0, 8), 1: Bounds(0, 3)}, None, "A", last)
     table.set_properties(to_properties({"t": facts}))
     held = HeldByTable(table)
     held.look()
@@ -414,7 +420,7 @@ def test_clones_and_tables_whose_log_was_cleaned_up_hold_what_their_rows_show(
     spark.sql(f"OPTIMIZE {table.name}")
     spark.sql(f"ALTER TABLE {table.name} SET TBLPROPERTIES ('some' = 'thing')")
     assert HeldByTable(table).look().ends == {TopicPartition("t", 0): 9}
-    by_rows = {"t": HeldTopic("A", {0: 8})}
+    by_rows = {"t": HeldTopic("A", {0: 8}, {0: last[0]})}
     clone = DeltaTable(spark, str(tmp_path / "clone"))
     spark.sql(f"CREATE TABLE {clone.name} SHALLOW CLONE {table.name}")
     assert HeldByTable(clone).look().topics == by_rows
