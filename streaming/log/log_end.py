@@ -4,10 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from crc32c import crc32c
+
 from kafkalog.checkpoints.broker import LOG_START_OFFSET
 from kafkalog.errors import CorruptRecordError
+from kafkalog.model import MAX_OFFSET
 from kafkalog.streaming.log.segment import CHUNK_BYTES, Chunk
 from kafkalog.streaming.records.batch import invalid_checksums
+from kafkalog.streaming.records.batch_layout import (
+    ATTRIBUTES_POSITION,
+    CRC_POSITION,
+    HEADER_SIZE,
+    MAGIC,
+    MAGIC_POSITION,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
@@ -15,6 +25,7 @@ if TYPE_CHECKING:
     from kafkalog.streaming.log.log_dir import PartitionDirectory
     from kafkalog.streaming.log.segment import LogSegment
     from kafkalog.streaming.records.batch import BatchTable
+    from kafkalog.streaming.records.batch_header import BatchHeader
 
 
 __all__ = [
@@ -72,6 +83,11 @@ class ValidBatches:
         self.end = ValidEnd(segment.base_offset, position, None)
 
     def __iter__(self) -> Iterator[BatchTable]:
+        for chunk in self.chunks():
+            yield chunk.table
+
+    def chunks(self) -> Iterator[Chunk]:
+        """Take them together with their bytes."""
         chunks = valid_chunks(self._segment, self.end.position)
         while True:
             try:
@@ -81,7 +97,7 @@ class ValidBatches:
                 return
             next_offset = int(chunk.table.last_offset[-1]) + 1
             self.end = ValidEnd(next_offset, chunk.file_position + len(chunk.data), None)
-            yield chunk.table
+            yield chunk
 
     def to_the_end(self) -> Iterator[BatchTable]:
         """Take them, and refuse bytes after them.
@@ -109,12 +125,37 @@ def find_valid_end(segment: LogSegment, position: int) -> ValidEnd:
 
 
 def pass_damage(segment: LogSegment, end: ValidEnd) -> ValidEnd:
-    """Walk on from where a walk ended, as long as a valid batch lies right after a damaged one."""
-    while end.problem is not None and is_followed(segment, end.position):
+    """Walk on from where a walk ended, as long as a batch there is damaged, and no torn tail.
+
+    That is one that a valid batch lies right after; or one whose checksum is right, and whose
+    header says what cannot be.
+    """
+    while end.problem is not None:
         header = segment.header_at(end.position)
-        assert header is not None  # noqa: S101 - it was followed
-        end = find_valid_end(segment, end.position + header.size)
+        if header is None:
+            break
+        batches = ValidBatches(segment, header.position + header.size)
+        for _ in batches:
+            pass
+        if batches.end.position > header.position + header.size:
+            end = batches.end
+        elif (
+            end.next_offset <= header.offset <= header.last_offset < MAX_OFFSET
+            and _matches_checksum(segment, header)
+        ):
+            end = batches.end._replace(next_offset=header.last_offset + 1)
+        else:
+            break
     return end
+
+
+def _matches_checksum(segment: LogSegment, header: BatchHeader) -> bool:
+    """Return whether a batch of magic 2 is as it was written, whatever its header says."""
+    data = segment.opened.read(header.position, header.size).data
+    if len(data) < max(header.size, HEADER_SIZE) or data[MAGIC_POSITION] != MAGIC:
+        return False
+    stored = int.from_bytes(data[CRC_POSITION:ATTRIBUTES_POSITION], "big")
+    return crc32c(data[ATTRIBUTES_POSITION:]) == stored
 
 
 def is_followed(segment: LogSegment, position: int) -> bool:

@@ -20,6 +20,7 @@ from kafkalog.streaming.records.batch_layout import (
     ATTRIBUTES_POSITION,
     CODEC_MASK,
     CONTROL_MASK,
+    HEADER_SIZE,
     LOG_APPEND_TIME_MASK,
     MAGIC,
     OFFSET_POSITION,
@@ -151,6 +152,15 @@ class BatchTable:
         return self.facts[:, kernels.COUNT]
 
     @property
+    def is_emptied(self) -> NDArray[np.bool_]:
+        """Whether a cleaner has left nothing but the header.
+
+        A count of 0 with bytes behind the header is a wrong one, which who decodes them finds.
+        """
+        emptied: NDArray[np.bool_] = (self.count == 0) & (self.size <= HEADER_SIZE)
+        return emptied
+
+    @property
     def codec(self) -> Integers:
         """The codec's id, 0 to 7; 5 and above name none."""
         return self.attributes & CODEC_MASK
@@ -183,13 +193,15 @@ class Scan:
     ``consumed`` bytes are whole entries, those of ``table``. What follows them is the end of the
     buffer, an incomplete entry, or something that cannot be an entry (``invalid``). The caller
     decides whether that is an error or the end of the log. For an incomplete entry, ``needed`` is
-    the bytes it takes in all, or the least it takes if even its size is not there yet.
+    the bytes it takes in all, or the least it takes if even its size is not there yet. An invalid
+    entry that is there whole, by its size, takes ``invalid_size`` bytes; 0 if that is not known.
     """
 
     table: BatchTable
     consumed: int
     needed: int
     invalid: CorruptRecordError | None
+    invalid_size: int = 0
 
 
 def scan_batches(data: Bytes, *, file_position: int = 0, path: str = "") -> Scan:
@@ -218,7 +230,7 @@ def scan_batches(data: Bytes, *, file_position: int = 0, path: str = "") -> Scan
     invalid = None
     if reason > kernels.TABLE_FULL:
         invalid = _invalid(reason, about, data, consumed, file_position, path)
-    return Scan(table, consumed, needed, invalid)
+    return Scan(table, consumed, needed, invalid, 0 if invalid is None else size)
 
 
 def invalid_checksums(

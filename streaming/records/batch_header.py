@@ -97,15 +97,14 @@ def parse_header(data: bytes, position: int, remaining: int) -> BatchHeader | No
     )
 
 
-def _parse_batch(data: bytes, position: int, size: int) -> BatchHeader | None:
+def _parse_batch(data: bytes, position: int, size: int) -> BatchHeader:
+    """Parse a whole batch. One with a negative delta cannot be read, and passed over it can be."""
     offset, _, _, _, _, attributes, delta, _, timestamp, producer_id, _, _, count = (
         HEADER.unpack_from(data)
     )
-    if delta < 0:
-        return None
     one_timestamp = bool(attributes & LOG_APPEND_TIME_MASK) or count <= 1
     return BatchHeader(
-        *(position, size, offset, offset + delta, timestamp, producer_id, count),
+        *(position, size, offset, offset + max(delta, 0), timestamp, producer_id, count),
         one_timestamp=one_timestamp,
     )
 

@@ -185,7 +185,7 @@ class RecordDecoder:
             ~table.is_control
             & (table.last_offset >= start_offset)
             & (table.base_offset < end_offset)
-            & (table.count != 0)
+            & ~table.is_emptied
         )
         part = _Part(data, table[wanted], file_position, path, start_offset, end_offset)
         sound = part.sound_batches() if self._check_crcs else len(part.table)

@@ -5,6 +5,7 @@ Each is written byte by byte, without the library's own encoder. ``ODD_LOGS`` na
 
 from __future__ import annotations
 
+import gzip
 import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -51,20 +52,24 @@ def batch(
     max_time: int | None = None,
     count: int | None = None,
     producer: tuple[int, int, int] = (-1, -1, -1),
+    codec: int = 0,
 ) -> bytes:
-    """Encode a batch of magic 2; its header has what is given, whatever the records say."""
+    """Encode a batch of magic 2; its header has what is given, whatever the records say.
+
+    ``codec`` 1 is gzip, 0 none.
+    """
     base = (records[0].time if records else -1) if base_time is None else base_time
     encoded = b"".join(record.encode(delta, base) for delta, record in enumerate(records))
     latest = max((record.time for record in records), default=-1)
     body = _REST.pack(
-        attributes,
+        attributes | codec,
         len(records) - 1 if last_delta is None else last_delta,
         base,
         latest if max_time is None else max_time,
         *producer,
         len(records) if count is None else count,
     )
-    body += encoded
+    body += gzip.compress(encoded) if codec else encoded
     return _HEAD.pack(base_offset, 9 + len(body), 0, 2, crc32c(body)) + body
 
 
@@ -91,6 +96,8 @@ class OddLog:
     data: bytes
     is_refused: bool = False
     """Whether the odd batch cannot be read, and the records around it can."""
+    finding: str | None = None
+    """What ``verify`` says of the odd batch; None where there is nothing to say."""
 
     @property
     def all_records(self) -> list[OddRecord]:
@@ -120,12 +127,29 @@ class OddLog:
 def _odd(
     *records: OddRecord,
     is_refused: bool = False,
+    finding: str | None = None,
+    codec: int = 0,
     **header: Any,
 ) -> OddLog:
-    return OddLog(records, batch(records, 1, **header), is_refused)
+    return OddLog(records, batch(records, 1, codec=codec, **header), is_refused, finding)
 
 
 _THREE: Final = tuple(OddRecord(text, b"k", NOW + at) for at, text in enumerate((b"a", b"b", b"c")))
+
+_HEADERS: Final[dict[str, dict[str, Any]]] = {
+    "base time": {"base_time": -(2**63), "finding": "base timestamp -9223372036854775808"},
+    "maximum time below": {"max_time": NOW - 1, "finding": "largest timestamp"},
+    "maximum time above": {"max_time": NOW + 10**9, "finding": "largest timestamp"},
+    "maximum time none": {"max_time": -1, "finding": "maximum timestamp -1"},
+    "last delta below": {"last_delta": 0, "finding": "last offset 1, and its records end at 3"},
+    "last delta negative": {"last_delta": -1, "finding": "last offset", "is_refused": True},
+    "last delta minimal": {"last_delta": -(2**31), "finding": "last offset", "is_refused": True},
+    "count above": {"count": 4, "finding": "4 records, and it holds 3", "is_refused": True},
+    "count below": {"count": 2, "finding": "2 records, and it holds 3", "is_refused": True},
+    "count zero": {"count": 0, "finding": "0 records, and it holds 3", "is_refused": True},
+    "count negative": {"count": -1, "finding": "-1 records", "is_refused": True},
+}
+"""Headers that disagree with three records."""
 
 ODD_LOGS: Final[dict[str, OddLog]] = {
     "empty and null": _odd(
@@ -142,11 +166,9 @@ ODD_LOGS: Final[dict[str, OddLog]] = {
     "log append time before 1970": _odd(OddRecord(time=-5), attributes=8, max_time=-5),
     "producer": _odd(*_THREE, producer=(2**62, 2**15 - 1, 2**31 - 2)),
     "attributes": _odd(*_THREE, attributes=0x4000),
-    "base time": _odd(*_THREE, base_time=-(2**63)),
-    "maximum time below": _odd(*_THREE, max_time=NOW - 1),
-    "maximum time above": _odd(*_THREE, max_time=NOW + 10**9),
-    "maximum time none": _odd(*_THREE, max_time=-1),
-    "last delta below": _odd(*_THREE, last_delta=0),
-    "count above": _odd(*_THREE, count=4, is_refused=True),
-    "count below": _odd(*_THREE, count=2, is_refused=True),
+    **{
+        f"{name}{of}": _odd(*_THREE, codec=codec, **header)
+        for of, codec in (("", 0), (", gzip", 1))
+        for name, header in _HEADERS.items()
+    },
 }

@@ -146,6 +146,20 @@ def test_a_count_that_is_wrong_is_refused_and_hides_no_other_record(
     assert found.column("offset").to_pylist() == odd.offsets
 
 
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_batch_that_is_refused_is_named_at_the_end_of_a_log_too(
+    name: str, tmp_path: Path
+) -> None:
+    odd = REFUSED[name]
+    segment = odd.write(tmp_path)
+    data = segment.read_bytes()
+    segment.write_bytes(data[: data.index(odd.data) + len(odd.data)])
+    with pytest.raises(CorruptRecordError, match="onCorruptRecord=skip"):
+        kafkalog.read(tmp_path, "t").read_all()
+    found = kafkalog.read(tmp_path, "t", options={"onCorruptRecord": "skip"}).read_all()
+    assert found.column("offset").to_pylist() == [0]
+
+
 def test_a_time_beyond_sparks_is_ruled_by_one_option(tmp_path: Path) -> None:
     odd = ODD_LOGS["times without end"]
     odd.write(tmp_path)

@@ -321,7 +321,7 @@ class BatchFilter:
         table = chunk.table
         discard, markers = self._discard(segment, chunk)
         stays_empty = self._stays_empty(table)
-        wanted = np.flatnonzero(~discard & (table.count != 0))
+        wanted = np.flatnonzero(~discard & ~table.is_emptied)
         wanted = wanted[~self._have_no_last(table[wanted])]
         rebuilt: dict[int, bytes] = {}
         copied = np.zeros(len(table), np.bool_)

@@ -142,7 +142,7 @@ class _Builder:
         table = chunk.table
         if not len(table):
             return True
-        data = ~table.is_control & (table.count != 0) & ~self._aborted.mask(segment, table)
+        data = ~table.is_control & ~table.is_emptied & ~self._aborted.mask(segment, table)
         rows = np.flatnonzero(data)
         done = 0
         for records in find_records(

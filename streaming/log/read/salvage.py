@@ -1,9 +1,10 @@
 """Continue after damage: what ``onCorruptRecord=skip`` does, and says.
 
 A batch whose size can be right is left out whole: it has a wrong checksum, records that cannot be
-decoded, or offsets that do not fit between its neighbours'. Where not even the size can be right,
-reading continues at the next position that the offset index names, or else after the segment. A
-warning names everything that is left out, with its place and what is wrong.
+decoded, a count or offsets that are negative, or offsets that do not fit between its neighbours'.
+Where not even the size can be right, reading continues at the next position that the offset index
+names, or else after the segment. A warning names everything that is left out, with its place and
+what is wrong.
 """
 
 from __future__ import annotations
@@ -106,6 +107,8 @@ class Salvage:
                 self.position += scan.consumed
                 if len(sound):
                     yield chunk._replace(table=sound)
+            elif scan.invalid_size:
+                self._skip_batch(segment, scan.invalid_size, str(scan.invalid))
             elif scan.invalid is not None:
                 self._skip_to_known(segment, str(scan.invalid))
             elif not len(data) < needed <= rest:
@@ -184,6 +187,17 @@ class Salvage:
             table.size[row],
             reason,
         )
+
+    def _skip_batch(self, segment: LogSegment, size: int, reason: str) -> None:
+        """Continue after a whole batch whose header cannot be right."""
+        start = self.position
+        self.position += size
+        if self._count(segment, start, size):
+            self._warn(
+                "%s: skipped the batch at position %d of %s (%d bytes), since onCorruptRecord is "
+                "skip: %s",
+                *(start, segment.path, size, reason),
+            )
 
     # Bytes
 

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.support.cleaning import ABORT, COMMIT, NOW, CleanableLog, batch, marker
+from tests.support.odd_logs import OddRecord
+from tests.support.odd_logs import batch as odd_batch
 
 from kafkalog.errors import ChecksumMismatchError, CorruptRecordError
 from kafkalog.streaming.log.compaction import batch_filter
@@ -54,6 +56,13 @@ def idempotent(base: int, keys: str, producer: int, sequence: int = 0) -> bytes:
 
 def plain(base: int, keys: str, codec: Codec = Codec.NONE) -> bytes:
     return batch(base, [(key.encode(), str(base).encode()) for key in keys], codec=codec)
+
+
+def test_records_behind_a_count_of_zero_are_not_cleaned_away(log: CleanableLog) -> None:
+    odd = odd_batch([OddRecord(b"v", b"a")], count=0)
+    log.write([odd, plain(1, "b")], [plain(2, "c")])
+    with pytest.raises(CorruptRecordError, match="cannot be cleaned"):
+        log.clean()
 
 
 @pytest.mark.parametrize("codec", Codec)
