@@ -53,6 +53,7 @@ class Fault(StrEnum):
     """What is wrong, as far as another remedy goes with it."""
 
     BATCHES = "batches"
+    HEADERS = "headers"
     INDEXES = "indexes"
     LOG_END = "log end"
     MISSING = "missing"
@@ -222,10 +223,15 @@ def _verified_segments(paths: Sequence[str], topic: str | None) -> Iterator[Veri
                 "segment": segment.path.name,
                 "batches": checked.batches,
                 "bytes": checked.bytes,
-                "problem": "; ".join(checked.problems) or None,
+                "problem": "; ".join([*checked.problems, *checked.headers]) or None,
             }
-            wrong = Fault.BATCHES if checked.is_broken else Fault.INDEXES
-            yield Verified(row, wrong if checked.problems else None)
+            yield Verified(row, _fault(checked))
+
+
+def _fault(checked: SegmentCheck) -> Fault | None:
+    if checked.problems:
+        return Fault.BATCHES if checked.is_broken else Fault.INDEXES
+    return Fault.HEADERS if checked.headers else None
 
 
 def _segments(found: PartitionDirectory) -> list[tuple[LogSegment, LogSegment | None]]:
@@ -240,7 +246,8 @@ _GROWS: Final = "the file has grown meanwhile: if a broker writes it at this mom
 def _checked(segment: LogSegment, follower: LogSegment | None) -> SegmentCheck:
     try:
         size = segment.path.stat().st_size
-        checked = check_segment(segment, None if follower is None else follower.base_offset)
+        following = None if follower is None else follower.base_offset
+        checked = check_segment(segment, following, with_records=True)
         if checked.problems and segment.path.stat().st_size > size:
             checked.problems.append(_GROWS)
     except FileNotFoundError:  # deleted since it was listed, as retention does

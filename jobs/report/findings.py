@@ -120,7 +120,8 @@ def _verified(facts: Facts) -> Iterator[Finding]:
             wrong.setdefault((fault, _name(row)), []).append(row)
     for (fault, name), rows in wrong.items():
         texts = [row["problem"] for row in rows]
-        yield Finding(True, name, texts, _ADVICE[fault], _remedy(facts, fault, rows[0]))
+        is_problem = fault is not Fault.HEADERS
+        yield Finding(is_problem, name, texts, _ADVICE[fault], _remedy(facts, fault, rows[0]))
 
 
 def _met(facts: Facts) -> Iterator[Finding]:
@@ -133,6 +134,8 @@ def _met(facts: Facts) -> Iterator[Finding]:
 _ADVICE: Final = {
     Fault.BATCHES: "Put the file back from a copy or a replica. If there is none, see what would "
     "be lost, then drop it with --drop, or end the log there with --cut.",
+    Fault.HEADERS: "Readers go by the records, and lose nothing. Searches by time, and deletion by "
+    "age, go by the headers of old clients and brokers, and may be off. Nothing need be done.",
     Fault.INDEXES: "Readers scan the segment instead, which is slower and loses nothing. Build the "
     "index again from the log:",
     Fault.LOG_END: "Put the folder back from a copy or a replica that reaches further. If there is "
@@ -153,7 +156,7 @@ def _remedy(facts: Facts, fault: Fault, row: dict[str, Any]) -> list[str]:
     """Return the commands that go with a fault."""
     if fault in {Fault.BATCHES, Fault.LOG_END}:
         return [_line("salvage", facts, _name(row))]
-    if fault is Fault.TIERED:
+    if fault in {Fault.HEADERS, Fault.TIERED}:
         return []
     if fault is Fault.INDEXES:
         where = ["--topic", row["topic"], "--partition", str(row["partition"])]

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from kafkalog.streaming.records.arrow_buffers import Bytes, Integers
     from kafkalog.streaming.records.row_buffers import Assemble, RowTaker
 
-__all__ = ["ALL_COLUMNS", "Columns", "RecordDecoder", "sections_of"]
+__all__ = ["ALL_COLUMNS", "FAULTS", "Columns", "RecordDecoder", "sections_of"]
 
 DEFAULT_MAX_ROWS: Final = 8192
 DEFAULT_MAX_BATCH_BYTES: Final = 1 << 20
@@ -65,7 +65,7 @@ _OF_SECTIONS: Final = [
 ]
 """What sections have of the headers of batches, in their order."""
 
-_FAULTS: Final = {
+FAULTS: Final = {
     kernels.BAD_VARINT: "a variable-length number does not end",
     kernels.BAD_RECORD_LENGTH: "a record's length lies beyond its batch",
     kernels.BAD_KEY_LENGTH: "a key's length lies beyond its record",
@@ -74,6 +74,7 @@ _FAULTS: Final = {
     kernels.LEFT_OVER_BYTES: "a record or batch has bytes after its last field",
     kernels.BAD_SECTION: "its records lie outside of its bytes",
 } | message_set.FAULTS
+"""What is wrong with a record, by the answers of kernels."""
 
 
 class RecordDecoder:
@@ -318,7 +319,7 @@ class _Part:
     def faulty(self, table: BatchTable, cursor: Integers, reason: int) -> CorruptRecordError:
         """Make the error about the record of a batch at which a kernel has stopped."""
         row, record = int(cursor[kernels.SECTION]), int(cursor[kernels.RECORD])
-        return self.corrupt(table, row, f"{_FAULTS[reason]} (record {record} of it)")
+        return self.corrupt(table, row, f"{FAULTS[reason]} (record {record} of it)")
 
     def corrupt(
         self,

@@ -49,6 +49,16 @@ BAD_SECTION: Final = 8
 
 _MIN_HEADER: Final = 2
 
+# The columns of `measures`, int64[m, MEASURES]: what the records of a batch say themselves.
+FAULT: Final = 0  # why the walk stopped, DONE at the end of the bytes
+RECORDS: Final = 1  # records before that
+LAST_DELTA: Final = 2  # the largest offset delta, -1 without records
+LARGEST_TIMESTAMP: Final = 3  # ms; the lowest int64 without records
+HAS_BASE: Final = 4  # 1 if a record has the base timestamp
+MEASURES: Final = 5
+
+_NO_TIME: Final = -(2**63)
+
 
 @inlined
 def _walk_headers(source: Bytes, at: int, end: int) -> int:
@@ -220,3 +230,39 @@ def find_records(
     cursor[SECTION], cursor[AT], cursor[RECORD] = section, at, record
     cursor[ROWS] = section_rows if reason > FULL else rows
     return reason
+
+
+@kernel("int64", "const uint8[]", "const int64[,]", "int64[,]")
+def measure_records(source: Bytes, sections: Integers, measures: Integers) -> int:
+    """Walk all records in the bytes of each section, whatever its header says of them.
+
+    Fills a row of ``measures`` for each section; returns in how many the walk did not come to the
+    end of the bytes.
+    """
+    faults = 0
+    for section in range(sections.shape[0]):
+        at, end = sections[section, START], sections[section, END]
+        base = sections[section, BASE_TIMESTAMP]
+        reason, records, has_base = DONE, 0, 0
+        last_delta, largest = -1, _NO_TIME
+        if at < 0 or end > source.shape[0]:
+            reason = BAD_SECTION
+        while reason == DONE and at < end:
+            reason, timestamp_delta, offset_delta, _, _, _, _, _, record_end = walk_record(
+                source, at, end
+            )
+            if reason == DONE:
+                records += 1
+                last_delta = max(last_delta, offset_delta)
+                largest = max(largest, base + timestamp_delta)
+                if timestamp_delta == 0:
+                    has_base = 1
+                at = record_end
+        if reason != DONE:
+            faults += 1
+        measures[section, FAULT] = reason
+        measures[section, RECORDS] = records
+        measures[section, LAST_DELTA] = last_delta
+        measures[section, LARGEST_TIMESTAMP] = largest
+        measures[section, HAS_BASE] = has_base
+    return faults

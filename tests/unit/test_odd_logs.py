@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql.types import ArrayType, StructType
 from tests.support.consuming import consumer
-from tests.support.odd_logs import ODD_LOGS, OddLog
+from tests.support.odd_logs import ODD_LOGS, OddLog, OddRecord, batch
 from typer.testing import CliRunner
 
 import kafkalog
@@ -35,6 +35,7 @@ SCHEMA = (
     .add("headers", ArrayType(StructType().add("key", "string").add("value", "binary")))
 )
 READABLE = {name: odd for name, odd in ODD_LOGS.items() if not odd.is_refused}
+PLAIN = [name for name in READABLE if "gzip" not in name]
 REFUSED = {name: odd for name, odd in ODD_LOGS.items() if odd.is_refused}
 COMMANDS = [
     "dump LOG --topic t",
@@ -116,7 +117,7 @@ def test_every_view_reads_it(name: str, tmp_path: Path) -> None:
     assert {key for batch in scanned for key in batch.column("key").to_pylist()} == wanted
 
 
-@pytest.mark.parametrize("name", READABLE)
+@pytest.mark.parametrize("name", PLAIN)
 def test_every_command_shows_it(name: str, tmp_path: Path) -> None:
     segment = READABLE[name].write(tmp_path)
     for line in COMMANDS:
@@ -146,6 +147,22 @@ def test_a_count_that_is_wrong_is_refused_and_hides_no_other_record(
     assert found.column("offset").to_pylist() == odd.offsets
 
 
+@pytest.mark.parametrize("name", ODD_LOGS)
+def test_verify_names_a_header_that_disagrees_with_its_records(name: str, tmp_path: Path) -> None:
+    odd = ODD_LOGS[name]
+    segment = odd.write(tmp_path)
+    code, text = call("verify", tmp_path, "--json")
+    problem = json.loads(text.splitlines()[0])["problem"]
+    if odd.finding is None:
+        assert (code, problem) == (0, None)
+        return
+    assert code == 1
+    assert odd.finding in problem
+    position = segment.read_bytes().index(odd.data)
+    assert f"{segment}: " in problem or f"{segment} at " in problem
+    assert f" {position}" in problem
+
+
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_batch_that_is_refused_is_named_at_the_end_of_a_log_too(
     name: str, tmp_path: Path
@@ -154,10 +171,22 @@ def test_a_batch_that_is_refused_is_named_at_the_end_of_a_log_too(
     segment = odd.write(tmp_path)
     data = segment.read_bytes()
     segment.write_bytes(data[: data.index(odd.data) + len(odd.data)])
+    assert call("verify", tmp_path)[0] == 1
     with pytest.raises(CorruptRecordError, match="onCorruptRecord=skip"):
         kafkalog.read(tmp_path, "t").read_all()
     found = kafkalog.read(tmp_path, "t", options={"onCorruptRecord": "skip"}).read_all()
     assert found.column("offset").to_pylist() == [0]
+
+
+def test_of_many_batches_with_odd_headers_the_first_are_named(tmp_path: Path) -> None:
+    folder = tmp_path / "t-0"
+    folder.mkdir()
+    segment = folder / f"{0:020d}.log"
+    segment.write_bytes(b"".join(batch([OddRecord()], at, max_time=1) for at in range(40)))
+    code, text = call("verify", tmp_path)
+    assert code == 1
+    assert text.count("its records' largest timestamp") == 5
+    assert "35 more batches with such headers" in text
 
 
 def test_a_time_beyond_sparks_is_ruled_by_one_option(tmp_path: Path) -> None:

@@ -10,41 +10,53 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from kafkalog.errors import CorruptIndexError
+from kafkalog.errors import CorruptIndexError, CorruptRecordError
 from kafkalog.streaming.log.files import OFFSET_INDEX, TIME_INDEX
 from kafkalog.streaming.log.index.offset import OffsetIndex
 from kafkalog.streaming.log.index.sparse import REBUILD
 from kafkalog.streaming.log.index.time import TimeIndex
 from kafkalog.streaming.log.log_end import ValidBatches, ends_in_zeros
+from kafkalog.streaming.records import decode_kernels as kernels
+from kafkalog.streaming.records.batch_groups import BatchGroups
+from kafkalog.streaming.records.batch_layout import DELETE_HORIZON_MASK, HEADER_SIZE, MAGIC
+from kafkalog.streaming.records.columns import FAULTS, Columns, RecordDecoder, sections_of
+from kafkalog.streaming.records.compression import DEFAULT_LIMIT, Codec
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     import numpy.typing as npt
 
-    from kafkalog.streaming.log.segment import LogSegment
+    from kafkalog.streaming.log.segment import Chunk, LogSegment
+    from kafkalog.streaming.records.arrow_buffers import Bytes, Integers
     from kafkalog.streaming.records.batch import BatchTable
 
 __all__ = ["SegmentCheck", "check_segment"]
 
-_WITH_BASE_OFFSET: Final = 2
-"""The magic of batches whose headers have it."""
+_NAMED: Final = 5
+"""Batches of a segment that are named: where one client wrote them, all of its may be alike."""
 
 
 class SegmentCheck(NamedTuple):
     """What a check of a segment came to; batches and bytes are those of its valid batches.
 
-    ``is_broken`` says that batches are wrong, and not only what an index says of them.
+    ``is_broken`` says that batches are wrong, and not only what an index says of them. ``headers``
+    are problems, too: of batches whose headers disagree with their records, which are read.
     """
 
     problems: list[str]
     batches: int
     bytes: int
     is_broken: bool = False
+    headers: tuple[str, ...] = ()
 
 
-def check_segment(segment: LogSegment, next_base_offset: int | None) -> SegmentCheck:
+def check_segment(
+    segment: LogSegment, next_base_offset: int | None, *, with_records: bool = False
+) -> SegmentCheck:
     """Say what is wrong with a segment; ``next_base_offset`` is that of the one after it.
+
+    Only ``with_records`` are records decoded, and held against the headers of their batches.
 
     Bytes that are no valid batch end the check: what follows them is not looked at. Zeros up to the
     end of the file are right if no offsets are missing after them: a broker preallocates its active
@@ -61,14 +73,18 @@ def check_segment(segment: LogSegment, next_base_offset: int | None) -> SegmentC
             if (check := _opened(kind, segment, problems)) is not None
         ]
         valid, batches = ValidBatches(segment), 0
-        for table in valid:
-            batches += len(table)
+        records = _RecordCheck(segment.path) if with_records else None
+        for chunk in valid.chunks():
+            batches += len(chunk.table)
             for check in checks:
-                check.compare(table)
+                check.compare(chunk.table)
+            if records is not None:
+                records.compare(chunk)
         next_offset, size, broken = valid.end
         is_whole = next_base_offset in {None, next_offset}
         if broken is not None and not (is_whole and ends_in_zeros(segment, size)):
-            return SegmentCheck([str(broken)], batches, size, is_broken=True)
+            found = SegmentCheck([str(broken)], batches, size, is_broken=True)
+            return found if records is None else records.added_to(found)
     overlaps = next_base_offset is not None and next_offset > next_base_offset
     if overlaps:
         problems.append(
@@ -76,7 +92,164 @@ def check_segment(segment: LogSegment, next_base_offset: int | None) -> SegmentC
             f"{next_base_offset}"
         )
     problems += [problem for check in checks if (problem := check.problem(next_offset)) is not None]
-    return SegmentCheck(problems, batches, size, is_broken=overlaps)
+    found = SegmentCheck(problems, batches, size, is_broken=overlaps)
+    return found if records is None else records.added_to(found)
+
+
+# ----------------------------------------------------------------------------------------------
+# Hold headers against records.
+#
+# Old clients and brokers wrote headers that say otherwise than their records. Readers go by the
+# records; seeks by time and retention go by the header. A count that is wrong is refused (Kafka
+# ``DefaultRecordBatch.RecordIterator``). A cleaner takes records out and keeps the last offset, so
+# a header may reach further than the records do, if some are missing.
+
+
+class _RecordCheck:
+    """Decodes each batch of a segment once, in pieces of bounded size."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._groups = BatchGroups(DEFAULT_LIMIT, are_kept=False)
+        self._decoder = RecordDecoder(Columns.OFFSET, check_crcs=False)
+        self._broken = _Named("more batches that cannot be read")
+        self._odd = _Named("more batches with such headers")
+        self._found: list[tuple[int, _Named, str]] = []
+
+    def added_to(self, found: SegmentCheck) -> SegmentCheck:
+        """Return what was found before, and what is wrong with records."""
+        broken, odd = self._broken.texts(), tuple(self._odd.texts())
+        is_broken = found.is_broken or bool(broken)
+        problems = [*found.problems, *broken]
+        return found._replace(problems=problems, is_broken=is_broken, headers=odd)
+
+    def compare(self, chunk: Chunk) -> None:
+        """Check whole batches."""
+        table = chunk.table
+        is_new = table.magic == MAGIC
+        is_plain = is_new & (table.codec == Codec.NONE)
+        self._decode_messages(chunk, table[~is_new])
+        plain = table[is_plain]
+        starts = plain.position - chunk.file_position + HEADER_SIZE
+        self._measure(plain, chunk.data, starts, plain.end_position - chunk.file_position)
+        self._decompress(chunk, table[is_new & ~is_plain])
+        for _, named, text in sorted(self._found, key=lambda each: each[0]):
+            named.add(text)
+        self._found.clear()
+
+    def _decode_messages(self, chunk: Chunk, table: BatchTable) -> None:
+        """Decode messages of magic 0 and 1, whose headers say no more than they need."""
+        while len(table):
+            try:
+                for _ in self._decoder.decode(
+                    chunk.data, table, file_position=chunk.file_position, path=str(self._path)
+                ):
+                    pass
+            except CorruptRecordError as error:
+                self._found.append((error.position, self._broken, str(error)))
+                table = table[int(np.searchsorted(table.position, error.position)) + 1 :]
+            else:
+                return
+
+    def _decompress(self, chunk: Chunk, table: BatchTable) -> None:
+        while len(table):
+            done = 0
+            starts = table.position - chunk.file_position + HEADER_SIZE
+            try:
+                for source, ends in self._groups.groups(
+                    chunk.data, starts, table.size - HEADER_SIZE, table.codec
+                ):
+                    group = table[done : done + len(ends)]
+                    self._measure(group, source, np.concatenate(([0], ends[:-1])), ends)
+                    done += len(ends)
+            except CorruptRecordError as error:
+                self._note_broken(table, done, str(error))
+                table = table[done + 1 :]
+            else:
+                return
+
+    def _measure(self, table: BatchTable, source: Bytes, starts: Integers, ends: Integers) -> None:
+        """Check batches of magic 2 whose records lie in ``source[starts[i]:ends[i]]``."""
+        if not len(table):
+            return
+        measures = np.empty((len(table), kernels.MEASURES), np.int64)
+        kernels.measure_records(source, sections_of(table, starts, ends), measures)
+        faults, records = measures[:, kernels.FAULT], measures[:, kernels.RECORDS]
+        is_sound = faults == kernels.DONE
+        for row in np.flatnonzero(~is_sound).tolist():
+            text = f"{FAULTS[int(faults[row])]} (record {records[row]} of it)"
+            self._note_broken(table, row, text)
+        for row in np.flatnonzero(is_sound & (records != table.count)).tolist():
+            text = f"its header says {table.count[row]} records, and it holds {records[row]}"
+            self._note_broken(table, row, text)
+        self._compare_ends(table[is_sound], measures[is_sound])
+
+    def _compare_ends(self, table: BatchTable, measures: Integers) -> None:
+        """Compare the last offsets and the timestamps of batches whose records could be walked."""
+        _, records, last_delta, largest, has_base = measures.T
+        last_offset = table.base_offset + last_delta
+        has_all = records == last_delta + 1
+        has_times = (records > 0) & ~table.is_log_append_time
+        has_horizon = table.attributes & DELETE_HORIZON_MASK != 0
+        last = last_offset > table.last_offset
+        base = has_times & has_all & (has_base == 0) & ~has_horizon
+        most = has_times & (
+            (table.max_timestamp < largest) | has_all & (table.max_timestamp > largest)
+        )
+        for row in np.flatnonzero(last | base | most).tolist():
+            texts = []
+            if last[row]:
+                texts.append(
+                    f"last offset {table.last_offset[row]}, and its records end at "
+                    f"{last_offset[row]}"
+                )
+            if base[row]:
+                texts.append(f"base timestamp {table.base_timestamp[row]}, which no record has")
+            if most[row]:
+                texts.append(
+                    f"maximum timestamp {table.max_timestamp[row]}, and its records' largest "
+                    f"timestamp is {largest[row]}"
+                )
+            self._note_odd(table, row, "; ".join(texts))
+
+    def _note_broken(self, table: BatchTable, row: int, text: str) -> None:
+        position = int(table.position[row])
+        self._found.append(
+            (position, self._broken, f"{self._path}: {_batch(table, row)} is damaged: {text}")
+        )
+
+    def _note_odd(self, table: BatchTable, row: int, text: str) -> None:
+        position = int(table.position[row])
+        self._found.append(
+            (position, self._odd, f"{self._path}: the header of {_batch(table, row)} has {text}")
+        )
+
+
+def _batch(table: BatchTable, row: int) -> str:
+    offsets = f"{table.base_offset[row]} to {table.last_offset[row]}"
+    return f"the batch at position {table.position[row]} (offsets {offsets})"
+
+
+class _Named:
+    """The first problems of a kind, and how many there are."""
+
+    def __init__(self, others: str) -> None:
+        self._others = others
+        self._texts: list[str] = []
+        self._count = 0
+
+    def add(self, text: str) -> None:
+        self._count += 1
+        if self._count <= _NAMED:
+            self._texts.append(text)
+
+    def texts(self) -> list[str]:
+        rest = self._count - len(self._texts)
+        return [*self._texts, *([f"{rest:,} {self._others}"] if rest else [])]
+
+
+# ----------------------------------------------------------------------------------------------
+# Hold the entries of indexes against batches.
 
 
 class _Entries(NamedTuple):
@@ -156,7 +329,7 @@ class _OffsetCheck(_Check):
         slots = np.searchsorted(table.position, others, side="right") - 1
         earliest = np.concatenate(([self._ended], table.last_offset[:-1])) + 1
         self._ended = int(table.last_offset[-1])
-        first = np.where(table.magic == _WITH_BASE_OFFSET, table.base_offset, earliest)
+        first = np.where(table.magic == MAGIC, table.base_offset, earliest)
         fits: npt.NDArray[np.bool_] = (
             (slots >= 0) & (table.position[slots] == others) & (first[slots] <= offsets)
         )

@@ -46,8 +46,8 @@ def test_a_batch_that_is_being_written_is_told_from_damage(
     assert "if a broker writes it" not in verified()
     original = batch_rows.check_segment
 
-    def check(segment: Any, follower: int | None) -> Any:
-        found = original(segment, follower)
+    def check(segment: Any, follower: int | None, **options: Any) -> Any:
+        found = original(segment, follower, **options)
         with segment.path.open("ab") as file:
             file.write(b"x")
         return found

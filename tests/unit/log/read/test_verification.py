@@ -24,7 +24,8 @@ INDEX, TIMES = ".index", ".timeindex"
 
 
 def find_problems(segment: LogSegment, next_base_offset: int | None) -> list[str]:
-    return check_segment(segment, next_base_offset).problems
+    checked = check_segment(segment, next_base_offset, with_records=True)
+    return [*checked.problems, *checked.headers]
 
 
 @pytest.fixture
@@ -75,7 +76,7 @@ def test_zeros_at_the_end_of_a_copy_of_a_live_log_are_no_damage(
     size = segment.path.stat().st_size
     with segment.path.open("ab") as file:
         file.write(bytes(3_000_000))
-    assert check_segment(segment, follower) == ([], 20, size, False)
+    assert check_segment(segment, follower) == ([], 20, size, False, ())
 
 
 def test_zeros_with_offsets_missing_after_them_are_damage(segment: LogSegment) -> None:
