@@ -12,8 +12,6 @@ from kafkalog.jobs.arguments import READ_ISOLATION, SETTINGS, Isolation, reading
 from kafkalog.jobs.cli.arguments import Json, Paths, Topic  # noqa: TC001 - typer reads annotations
 from kafkalog.jobs.cli.output import end_if_nothing, one_line_errors, print_found
 from kafkalog.jobs.cli.record_arguments import data_of
-from kafkalog.streaming.lookup.lookup import look_up, look_up_span, partition_to_search
-from kafkalog.streaming.lookup.wanted_keys import KeySpan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -49,6 +47,8 @@ class Sought:
             OptionError: none of the ways to name keys is used, or more than one; keys that end
                 before they begin; or digits that are not hexadecimal.
         """
+        from kafkalog.streaming.lookup.wanted_keys import KeySpan  # noqa: PLC0415
+
         spans = self.low is not None or self.high is not None
         if (self.key is not None) + (self.prefix is not None) + spans != 1:
             raise OptionError("say which keys: --key, or --prefix, or --from and --to")
@@ -79,6 +79,12 @@ def find_rows(
         OptionError, UnknownTopicOrPartitionError, KafkaLogError: as ``look_up`` and
             ``look_up_span``.
     """
+    from kafkalog.streaming.lookup.lookup import (  # noqa: PLC0415 - needs Arrow
+        look_up,
+        look_up_span,
+        partition_to_search,
+    )
+
     if all_partitions and partition is not None:
         raise OptionError("give --partition or --all-partitions, not both")
     keys = sought.keys()

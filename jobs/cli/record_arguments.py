@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kafkalog.errors import OptionError
-from kafkalog.jobs.cli.line_input import from_hex
 
 if TYPE_CHECKING:
     from kafkalog.jobs.inspect.records import RecordsWanted, Search
@@ -125,6 +124,8 @@ def data_of(text: str, *, is_hex: bool) -> bytes:
     """
     if not is_hex:
         return text.encode("utf-8", "surrogateescape")
+    from kafkalog.jobs.cli.line_input import from_hex  # noqa: PLC0415 - needs Arrow
+
     try:
         return from_hex(text)
     except ValueError as error:
