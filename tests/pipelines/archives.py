@@ -232,6 +232,10 @@ class Archived(Mirrored):
     def _set_back(self, version: int) -> None:
         known = [each for each in self._noted if each <= version]
         self.copied, held, self.is_foreign = self._noted[max(known)] if known else (None, {}, False)
+        ends = self.ends()
+        if version not in self._noted and self.copied:  # amid a run that was killed, or emptied it
+            held = {n: min(end, ends.get(n, 0)) for n, end in held.items()}
+            self.copied = self.copied.below(held)
         self.held = dict(held)
         self._gone = {n: {o for o in gone if o < held.get(n, 0)} for n, gone in self._gone.items()}
 
