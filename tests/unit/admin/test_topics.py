@@ -433,7 +433,7 @@ def test_folders_that_are_not_the_topics_own_are_refused(log: Path, tmp_path: Pa
 
 
 def test_a_topic_with_records_in_a_remote_storage_is_refused(log: Path) -> None:
-    from tests.unit.operate.test_broker_settings import give
+    from tests.unit.admin.test_broker_settings import give
 
     give(log, "t", {"remote.storage.enable": "true"})
     with pytest.raises(OptionError, match="remote"):

@@ -162,7 +162,7 @@ def test_a_full_disk_is_an_error_that_says_so_and_leaves_nothing(
 def test_a_kill_while_rows_are_spilled_or_merged_leaves_no_file(folder: Path) -> None:
     code = """
 import os, sys
-from tests.unit.table.test_ordered_rows import OrderedRows, SMALL, batches, many
+from tests.unit.lookup.test_ordered_rows import OrderedRows, SMALL, batches, many
 table = OrderedRows(SMALL)
 for batch in batches(many(9000), 1000):
     table.add(batch)
