@@ -6,7 +6,7 @@
     where a batch continues its target, or why it is refused.
 ``session``, ``running``, ``arguments``, ``attended``
     a Spark session, a command line, and a query that somebody waits for.
-``inspect``
+``inspection``
     rows about a log; ``cli``, ``report``, ``plots`` and ``sql`` show them.
 
 Read ``archive`` and ``archiving`` first.

@@ -7,6 +7,6 @@
 ``output``, ``record_printing``
     tables, JSON, exit codes.
 
-A command asks :mod:`kafkalog.jobs.inspect` for rows, or :mod:`kafkalog.streaming.admin` to act.
+A command asks :mod:`kafkalog.jobs.inspection` for rows, or :mod:`kafkalog.streaming.admin` to act.
 Read ``app`` and ``topics`` first.
 """

@@ -146,7 +146,7 @@ class _Done:
             OptionError, InvalidTopicError: options, a topic, or a folder to add to a log.
             LogDirectoryError: a log directory is a file.
         """
-        from kafkalog.jobs.inspect.log_dirs import check_no_new_beside_old  # noqa: PLC0415
+        from kafkalog.jobs.inspection.log_dirs import check_no_new_beside_old  # noqa: PLC0415
         from kafkalog.streaming.sink.write_options import WriteOptions  # noqa: PLC0415
 
         hint = ". Records come from standard input: < FILE"

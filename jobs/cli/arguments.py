@@ -23,7 +23,7 @@ def topics_there(context: typer.Context, incomplete: str) -> list[str]:
     Whatever is wrong with these is said when the command runs: here it means no names.
     """
     from kafkalog.errors import KafkaLogError  # noqa: PLC0415
-    from kafkalog.jobs.inspect.log_dirs import log_dirs_of  # noqa: PLC0415
+    from kafkalog.jobs.inspection.log_dirs import log_dirs_of  # noqa: PLC0415
 
     given: Mapping[str, Any] = context.params
     # Words after which an option has no value yet are left as they came.

@@ -15,7 +15,7 @@ from kafkalog.jobs.arguments import READ_ISOLATION, SETTINGS, Isolation, reading
 from kafkalog.jobs.cli import record_arguments as given
 from kafkalog.jobs.cli.arguments import Json, Paths, TopicName  # noqa: TC001 - typer reads them
 from kafkalog.jobs.cli.output import exit_if, one_line_errors, print_rows
-from kafkalog.jobs.inspect.units import shown_size
+from kafkalog.jobs.inspection.units import shown_size
 from kafkalog.jobs.running import print_line
 from kafkalog.model import many
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from kafkalog.jobs.cli.record_printing import Printer
-    from kafkalog.jobs.inspect.records import RecordReader
+    from kafkalog.jobs.inspection.records import RecordReader
 
 
 __all__ = ["dump", "verify"]
@@ -54,7 +54,7 @@ def verify(
 ) -> None:
     """Check every batch of every segment, and the indexes; changes nothing."""
     with one_line_errors():
-        from kafkalog.jobs.inspect.batches import summary_of, verify_logs  # noqa: PLC0415
+        from kafkalog.jobs.inspection.batches import summary_of, verify_logs  # noqa: PLC0415
 
         rows = verify_logs(paths, topic)
     summary = summary_of(rows)
@@ -216,7 +216,7 @@ def _only_file(paths: list[str], *, is_for_records: bool) -> Path:
 
 
 def _dump_file(path: Path, words: given.Words, count: int | None, *, as_json: bool) -> None:
-    from kafkalog.jobs.inspect.files import dump_file  # noqa: PLC0415
+    from kafkalog.jobs.inspection.files import dump_file  # noqa: PLC0415
 
     found = dump_file(path, words.start, _most(count, as_json=as_json))
     if not _dump_rows(found, count, as_json=as_json):
@@ -226,7 +226,7 @@ def _dump_file(path: Path, words: given.Words, count: int | None, *, as_json: bo
 def _dump_batches(
     paths: list[str], topic: str, words: given.Words, count: int | None, *, as_json: bool
 ) -> None:
-    from kafkalog.jobs.inspect.batches import dump_batches  # noqa: PLC0415
+    from kafkalog.jobs.inspection.batches import dump_batches  # noqa: PLC0415
 
     most = _most(count, as_json=as_json)
     _dump_rows(
@@ -273,8 +273,8 @@ def _dump_records(
     group: str | None,
 ) -> None:
     from kafkalog.jobs.cli.record_printing import limited  # noqa: PLC0415
-    from kafkalog.jobs.inspect.batches import offsets_there  # noqa: PLC0415
-    from kafkalog.jobs.inspect.records import RecordReader  # noqa: PLC0415
+    from kafkalog.jobs.inspection.batches import offsets_there  # noqa: PLC0415
+    from kafkalog.jobs.inspection.records import RecordReader  # noqa: PLC0415
 
     output.check(words)
     path = ",".join(paths)

@@ -132,7 +132,7 @@ def takeover(
         raise typer.BadParameter(f"--partitions takes TOPIC=N, and {wrong[0]!r} is no number")
     counts = {topic: int(each) for topic, each in given.items()}
     with one_line_errors():
-        from kafkalog.jobs.inspect.log_dirs import check_some_log  # noqa: PLC0415
+        from kafkalog.jobs.inspection.log_dirs import check_some_log  # noqa: PLC0415
         from kafkalog.streaming.admin.broker.handover import take_over  # noqa: PLC0415
 
         check_some_log(paths)

@@ -15,7 +15,7 @@ from kafkalog.jobs.cli.arguments import (  # noqa: TC001 - typer reads annotatio
     TopicName,
 )
 from kafkalog.jobs.cli.output import end_with, exit_if, one_line_errors, print_rows, tell_dry_run
-from kafkalog.jobs.inspect.units import shown_size
+from kafkalog.jobs.inspection.units import shown_size
 from kafkalog.jobs.running import json_line, print_line
 from kafkalog.model import many
 

@@ -22,7 +22,7 @@ from kafkalog.jobs.cli.output import end_if_nothing, one_line_errors, progress_b
 from kafkalog.model import INTERNAL_TOPICS, listed
 
 if TYPE_CHECKING:
-    from kafkalog.jobs.inspect.records import RecordReader
+    from kafkalog.jobs.inspection.records import RecordReader
 
 __all__ = ["find"]
 
@@ -85,7 +85,7 @@ def find(  # noqa: PLR0917 - what the command line offers
             raise OptionError("say what to look for: --key, --regex, --text or --header")
         if template is not None and as_json:
             raise OptionError("give one of --format and --json, not both")
-        from kafkalog.jobs.inspect.records import RecordReader  # noqa: PLC0415
+        from kafkalog.jobs.inspection.records import RecordReader  # noqa: PLC0415
 
         path = ",".join(paths)
         options = {"path": path, **reading_options(isolation, settings)}
@@ -98,7 +98,7 @@ def find(  # noqa: PLR0917 - what the command line offers
 def _search(
     regex: str | None, text: str | None, columns: tuple[str, ...], *, ignore_case: bool
 ) -> Any:  # noqa: ANN401 - a Search, whose module is only loaded when it is needed
-    from kafkalog.jobs.inspect.records import Search  # noqa: PLC0415
+    from kafkalog.jobs.inspection.records import Search  # noqa: PLC0415
 
     if regex is not None and text is not None:
         raise OptionError("give --regex or --text, not both")
@@ -115,7 +115,7 @@ def _search(
 
 def _all_topics(paths: list[str]) -> list[str]:
     """Name all topics but Kafka's own."""
-    from kafkalog.jobs.inspect.log_dirs import partitions_of  # noqa: PLC0415
+    from kafkalog.jobs.inspection.log_dirs import partitions_of  # noqa: PLC0415
 
     topics = {key.topic for key in partitions_of(paths, None)}
     return sorted(topic for topic in topics if topic not in INTERNAL_TOPICS)

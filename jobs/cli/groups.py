@@ -20,7 +20,7 @@ from kafkalog.jobs.running import print_line
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from kafkalog.jobs.inspect.lag import LagMeter
+    from kafkalog.jobs.inspection.lag import LagMeter
     from kafkalog.model import TopicPartition
     from kafkalog.streaming.groups.administration import Changed
 
@@ -75,7 +75,7 @@ def groups(paths: _Paths, group: _Groups = None, as_json: Json = False) -> None:
     `kafkalog groups reset` sets one elsewhere, `kafkalog groups delete` forgets one.
     """
     with one_line_errors():
-        from kafkalog.jobs.inspect.groups import list_groups  # noqa: PLC0415
+        from kafkalog.jobs.inspection.groups import list_groups  # noqa: PLC0415
 
         rows = list_groups(paths, group or ())
     print_rows(rows if as_json else _shown(rows), as_json=as_json, spare=_SPARE)
@@ -207,8 +207,8 @@ def lag(
 ) -> None:
     """Show how far groups and queries are behind: in offsets, in bytes, and in time."""
     with one_line_errors():
-        from kafkalog.jobs.inspect.lag import LagMeter  # noqa: PLC0415
-        from kafkalog.jobs.inspect.readers import ReadersNamed  # noqa: PLC0415
+        from kafkalog.jobs.inspection.lag import LagMeter  # noqa: PLC0415
+        from kafkalog.jobs.inspection.readers import ReadersNamed  # noqa: PLC0415
 
         named = ReadersNamed(group or (), checkpoint or (), offsets)
         meter = LagMeter(paths, named, topic)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, TextIO, cast
 import typer
 from rich.cells import cell_len, chop_cells
 
-from kafkalog.jobs.inspect.units import for_people
+from kafkalog.jobs.inspection.units import for_people
 from kafkalog.jobs.running import json_line, print_line, said_by_system
 from kafkalog.texts import printable
 

@@ -10,7 +10,7 @@ import typer
 from kafkalog.errors import OptionError
 
 if TYPE_CHECKING:
-    from kafkalog.jobs.inspect.records import RecordsWanted, Search
+    from kafkalog.jobs.inspection.records import RecordsWanted, Search
 
 __all__ = [
     "End",
@@ -85,7 +85,7 @@ class Words:
             OptionError: words that mean nothing.
             UnknownTopicOrPartitionError: nothing is known of the transactional id.
         """
-        from kafkalog.jobs.inspect.records import HeaderWanted, RecordsWanted  # noqa: PLC0415
+        from kafkalog.jobs.inspection.records import HeaderWanted, RecordsWanted  # noqa: PLC0415
         from kafkalog.streaming.options.quantities import milliseconds_of  # noqa: PLC0415
 
         since = None if self.since is None else milliseconds_of("--since", self.since)
@@ -110,7 +110,7 @@ class Words:
         named = frozenset(self.producer) if self.producer else None
         if self.transactional_id is None:
             return named
-        from kafkalog.jobs.inspect.records import producers_of_transaction  # noqa: PLC0415
+        from kafkalog.jobs.inspection.records import producers_of_transaction  # noqa: PLC0415
 
         known = producers_of_transaction(path, self.transactional_id)
         return known if named is None else known & named

@@ -52,7 +52,7 @@ def plot(
 ) -> None:
     """Show records and bytes over time, ages of segments, sizes of batches, and compression."""
     with one_line_errors():
-        from kafkalog.jobs.inspect.figures import measure, rows_of  # noqa: PLC0415
+        from kafkalog.jobs.inspection.figures import measure, rows_of  # noqa: PLC0415
         from kafkalog.jobs.plots.bars import lines_of  # noqa: PLC0415
         from kafkalog.jobs.plots.chart import draw, require_matplotlib  # noqa: PLC0415
 

@@ -19,7 +19,7 @@ from kafkalog.jobs.arguments import (
 )
 from kafkalog.jobs.cli.arguments import Json  # noqa: TC001 - typer reads annotations
 from kafkalog.jobs.cli.output import one_line_errors, print_rows, standard_input
-from kafkalog.jobs.inspect.units import for_people
+from kafkalog.jobs.inspection.units import for_people
 from kafkalog.jobs.running import print_line
 
 if TYPE_CHECKING:

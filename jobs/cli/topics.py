@@ -22,7 +22,7 @@ from kafkalog.jobs.cli.output import (
     tell_dry_run,
     tell_if_nothing,
 )
-from kafkalog.jobs.inspect.units import shown_place
+from kafkalog.jobs.inspection.units import shown_place
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -40,7 +40,7 @@ __all__ = ["alter", "create", "delete", "describe", "offsets", "stats", "topics"
 def topics(paths: Paths, as_json: Json = False) -> None:
     """List topics with their ids, partitions and sizes."""
     with one_line_errors():
-        from kafkalog.jobs.inspect.topics import list_topics  # noqa: PLC0415
+        from kafkalog.jobs.inspection.topics import list_topics  # noqa: PLC0415
 
         rows = list_topics(paths)
     print_rows(rows, as_json=as_json)
@@ -49,7 +49,7 @@ def topics(paths: Paths, as_json: Json = False) -> None:
 def describe(paths: Paths, topic: TopicName = None, as_json: Json = False) -> None:
     """Show partitions: where they lie, their offsets, segments, sizes and settings."""
     with one_line_errors():
-        from kafkalog.jobs.inspect.topics import describe_partitions  # noqa: PLC0415
+        from kafkalog.jobs.inspection.topics import describe_partitions  # noqa: PLC0415
 
         rows = describe_partitions(paths, topic)
     print_rows(rows, as_json=as_json, spare=("topicId", "retention", "unfinished", "segments"))
@@ -58,7 +58,7 @@ def describe(paths: Paths, topic: TopicName = None, as_json: Json = False) -> No
 def offsets(paths: Paths, topic: TopicName = None, as_json: Json = False) -> None:
     """Show the first and the committed end offset of each partition."""
     with one_line_errors():
-        from kafkalog.jobs.inspect.topics import list_offsets  # noqa: PLC0415
+        from kafkalog.jobs.inspection.topics import list_offsets  # noqa: PLC0415
 
         rows = list_offsets(paths, topic)
     print_rows(rows, as_json=as_json)
@@ -98,7 +98,7 @@ def create(
     """Create a topic with empty partitions."""
     settings = pairs(config)
     with one_line_errors():
-        from kafkalog.jobs.inspect.log_dirs import check_no_new_beside_old  # noqa: PLC0415
+        from kafkalog.jobs.inspection.log_dirs import check_no_new_beside_old  # noqa: PLC0415
         from kafkalog.streaming.admin.topics import create as act  # noqa: PLC0415
 
         check_no_new_beside_old(paths)
@@ -218,7 +218,7 @@ def stats(
 ) -> None:
     """Count records, batches and bytes of each partition; when, by whom, how compressed."""
     with one_line_errors(), progress_bar() as told:
-        from kafkalog.jobs.inspect.counting import count_partitions  # noqa: PLC0415
+        from kafkalog.jobs.inspection.counting import count_partitions  # noqa: PLC0415
 
         rows = count_partitions(paths, topic, pairs(settings), told)
     print_rows(rows, as_json=as_json, spare=_SPARE)

@@ -9,7 +9,7 @@ from pyspark.sql import Window
 from pyspark.sql import functions as sf
 from rich.table import Table
 
-from kafkalog.jobs.inspect.units import shown_size
+from kafkalog.jobs.inspection.units import shown_size
 from kafkalog.streaming.source.end_offsets import EndOffsets
 
 if TYPE_CHECKING:

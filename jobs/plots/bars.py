@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from kafkalog.files.system import system
-from kafkalog.jobs.inspect.figures import summed
-from kafkalog.jobs.inspect.units import shown_duration, shown_size
+from kafkalog.jobs.inspection.figures import summed
+from kafkalog.jobs.inspection.units import shown_duration, shown_size
 from kafkalog.model import many
 from kafkalog.streaming.options.quantities import shown_time
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
 
-    from kafkalog.jobs.inspect.figures import Measured
+    from kafkalog.jobs.inspection.figures import Measured
     from kafkalog.model import TopicPartition
 
 __all__ = ["Row", "charts_of", "lines_of"]

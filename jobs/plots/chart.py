@@ -6,14 +6,14 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from kafkalog.errors import OptionError
-from kafkalog.jobs.inspect.figures import summed
-from kafkalog.jobs.inspect.units import shown_size
+from kafkalog.jobs.inspection.figures import summed
+from kafkalog.jobs.inspection.units import shown_size
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from kafkalog.jobs.inspect.figures import Measured
+    from kafkalog.jobs.inspection.figures import Measured
     from kafkalog.model import TopicPartition
 
 __all__ = ["draw", "require_matplotlib"]

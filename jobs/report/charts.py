@@ -6,15 +6,15 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from kafkalog.jobs.inspect.figures import summed
-from kafkalog.jobs.inspect.units import shown_duration, shown_size
+from kafkalog.jobs.inspection.figures import summed
+from kafkalog.jobs.inspection.units import shown_duration, shown_size
 from kafkalog.jobs.report.markup import NOTHING, Markup, joined, tag
 from kafkalog.streaming.options.quantities import shown_time
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from kafkalog.jobs.inspect.figures import Measured
+    from kafkalog.jobs.inspection.figures import Measured
     from kafkalog.model import TopicPartition
 
     _Ticks = Callable[[int], list[tuple[int, str]]]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from kafkalog.checkpoints.broker import META_PROPERTIES
-from kafkalog.jobs.inspect.batches import Fault
+from kafkalog.jobs.inspection.batches import Fault
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

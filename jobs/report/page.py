@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from kafkalog import __version__
 from kafkalog.errors import OptionError
 from kafkalog.files.atomic import prepare, publish
-from kafkalog.jobs.inspect.units import shown_duration, shown_size
+from kafkalog.jobs.inspection.units import shown_duration, shown_size
 from kafkalog.jobs.plots.bars import charts_of
 from kafkalog.jobs.report.charts import Growth, per_span, shown_second, shown_span
 from kafkalog.jobs.report.markup import NOTHING, Markup, joined, tag

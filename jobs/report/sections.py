@@ -5,8 +5,8 @@ from __future__ import annotations
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
-from kafkalog.jobs.inspect.batches import Fault
-from kafkalog.jobs.inspect.units import shown_duration, shown_size
+from kafkalog.jobs.inspection.batches import Fault
+from kafkalog.jobs.inspection.units import shown_duration, shown_size
 from kafkalog.jobs.report.charts import Growth, shown_moment, spark_columns
 from kafkalog.jobs.report.findings import new_warnings
 from kafkalog.jobs.report.markup import NOTHING, Column, Markup, count, joined, table, tag

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from kafkalog.jobs.inspect.figures import rows_of
-from kafkalog.jobs.inspect.units import shown_size
+from kafkalog.jobs.inspection.figures import rows_of
+from kafkalog.jobs.inspection.units import shown_size
 from kafkalog.model import many
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from kafkalog.errors import KafkaLogError, LogDirectoryError, OptionError
 from kafkalog.files.closing import Closing
-from kafkalog.jobs.inspect.log_dirs import partitions_of
+from kafkalog.jobs.inspection.log_dirs import partitions_of
 from kafkalog.jobs.sql.tables import LogTable, Scans
 from kafkalog.jobs.targets import check_apart
 from kafkalog.model import listed

@@ -8,7 +8,7 @@ import pytest
 from tests.support.sinking import Writer, rows, values_of
 
 from kafkalog.jobs.checkpoint_folder import reached_of
-from kafkalog.jobs.inspect.readers import read_checkpoint
+from kafkalog.jobs.inspection.readers import read_checkpoint
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.admin.topics import create
 from kafkalog.streaming.commit.query_checkpoint import QueryCheckpoint

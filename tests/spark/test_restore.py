@@ -25,7 +25,7 @@ from kafkalog.checkpoints.state_file import load_state
 from kafkalog.errors import LogDirectoryError
 from kafkalog.jobs import restoring
 from kafkalog.jobs.archiving import Archive
-from kafkalog.jobs.inspect.groups import list_groups
+from kafkalog.jobs.inspection.groups import list_groups
 from kafkalog.jobs.restore_plan import Until
 from kafkalog.jobs.restoring import Restore
 from kafkalog.jobs.topic_facts import FactsOfLogs

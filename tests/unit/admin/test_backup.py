@@ -24,7 +24,7 @@ from kafkalog.checkpoints.intent import INTENT_FILE
 from kafkalog.checkpoints.state_file import load_state
 from kafkalog.errors import BatchIdentityError, LogDirectoryError
 from kafkalog.jobs.cli.app import app
-from kafkalog.jobs.inspect.batches import verify_logs
+from kafkalog.jobs.inspection.batches import verify_logs
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.admin import backup
 from kafkalog.streaming.admin import backup as backup_module

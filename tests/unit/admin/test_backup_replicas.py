@@ -13,7 +13,7 @@ from kafkalog.checkpoints.commit_state import STATE_FILE
 from kafkalog.checkpoints.state_file import load_state
 from kafkalog.checkpoints.topic_ids import is_changed_id, note_changed_ids
 from kafkalog.errors import LogDirectoryError, NotEnoughReplicasError
-from kafkalog.jobs.inspect.batches import verify_logs
+from kafkalog.jobs.inspection.batches import verify_logs
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.admin import backup as backup_module
 from kafkalog.streaming.admin.backup import back_up

@@ -12,7 +12,7 @@ from tests.support.corpus import UnpackedCase
 from tests.support.sinking import Writer, rows
 
 from kafkalog.checkpoints.state_file import load_state
-from kafkalog.jobs.inspect.topics import describe_partitions
+from kafkalog.jobs.inspection.topics import describe_partitions
 from kafkalog.streaming.admin.broker.handover import hand_over, take_over
 from kafkalog.streaming.admin.recovery import recover
 from kafkalog.streaming.admin.retention import retain

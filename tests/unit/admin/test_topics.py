@@ -32,7 +32,7 @@ from kafkalog.errors import (
     RowError,
     UnknownTopicOrPartitionError,
 )
-from kafkalog.jobs.inspect.topics import describe_partitions, list_offsets, list_topics
+from kafkalog.jobs.inspection.topics import describe_partitions, list_offsets, list_topics
 from kafkalog.jobs.rebuild import rebuild
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.admin.broker.handover import hand_over, take_over

@@ -11,9 +11,9 @@ from tests.support.consuming import consumer, numbers, output, positions, recrea
 from kafkalog.checkpoints.broker import new_topic_id, read_topic_id, write_topic_id
 from kafkalog.checkpoints.topic_ids import note_changed_ids
 from kafkalog.errors import CommitError, FencedMemberError
-from kafkalog.jobs.inspect.groups import list_groups
-from kafkalog.jobs.inspect.lag import LagMeter
-from kafkalog.jobs.inspect.readers import ReadersNamed
+from kafkalog.jobs.inspection.groups import list_groups
+from kafkalog.jobs.inspection.lag import LagMeter
+from kafkalog.jobs.inspection.readers import ReadersNamed
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.admin.topics import delete
 from kafkalog.streaming.api import append, read

@@ -10,8 +10,8 @@ from tests.support.consuming import consumer, make_shared_topic, positions, tabl
 
 import kafkalog
 from kafkalog.checkpoints.state_file import load_state
-from kafkalog.jobs.inspect.lag import LagMeter
-from kafkalog.jobs.inspect.readers import ReadersNamed
+from kafkalog.jobs.inspection.lag import LagMeter
+from kafkalog.jobs.inspection.readers import ReadersNamed
 from kafkalog.model import OFFSETS_TOPIC
 from kafkalog.streaming.admin.compaction import Wanted, compact
 from kafkalog.streaming.api import append

@@ -20,7 +20,7 @@ import kafkalog
 from kafkalog.errors import OptionError
 from kafkalog.jobs.cli.app import app
 from kafkalog.jobs.cli.record_printing import RecordFormat
-from kafkalog.jobs.inspect.records import producers_of_transaction
+from kafkalog.jobs.inspection.records import producers_of_transaction
 from kafkalog.streaming.options.quantities import milliseconds_of, shown_time
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 import kafkalog
 from kafkalog.jobs.cli.app import app
-from kafkalog.jobs.inspect.records import RecordReader, RecordsWanted
+from kafkalog.jobs.inspection.records import RecordReader, RecordsWanted
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -25,10 +25,10 @@ from typer.testing import CliRunner
 import kafkalog
 from kafkalog.files.system import system
 from kafkalog.jobs.cli.app import app
-from kafkalog.jobs.inspect import readers as group_readers
-from kafkalog.jobs.inspect.lag import LagMeter
-from kafkalog.jobs.inspect.readers import ReadersNamed
-from kafkalog.jobs.inspect.units import shown_duration
+from kafkalog.jobs.inspection import readers as group_readers
+from kafkalog.jobs.inspection.lag import LagMeter
+from kafkalog.jobs.inspection.readers import ReadersNamed
+from kafkalog.jobs.inspection.units import shown_duration
 from kafkalog.jobs.replay_checkpoint import ReplayCheckpoint
 from kafkalog.model import OFFSETS_TOPIC, TopicPartition
 from kafkalog.streaming.coordinator.group_replay import read_group_positions

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 import kafkalog
 from kafkalog.jobs.cli.app import app
-from kafkalog.jobs.inspect.figures import Timeline
+from kafkalog.jobs.inspection.figures import Timeline
 
 if TYPE_CHECKING:
     from pathlib import Path

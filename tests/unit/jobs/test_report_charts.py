@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafkalog.jobs.inspect.figures import Measured, Timeline, with_one_width
+from kafkalog.jobs.inspection.figures import Measured, Timeline, with_one_width
 from kafkalog.jobs.report.charts import (
     MOST_SERIES,
     Growth,

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from kafkalog.checkpoints.broker import HIGH_WATERMARK
 from kafkalog.jobs.cli.app import app
-from kafkalog.jobs.inspect import batches as batch_rows
+from kafkalog.jobs.inspection import batches as batch_rows
 
 if TYPE_CHECKING:
     from pathlib import Path

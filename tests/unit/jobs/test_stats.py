@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 import kafkalog
 from kafkalog.files.system import system
 from kafkalog.jobs.cli.app import app
-from kafkalog.jobs.inspect.units import for_people, shown_size
+from kafkalog.jobs.inspection.units import for_people, shown_size
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -23,8 +23,8 @@ from kafkalog.checkpoints.broker import HIGH_WATERMARK, write_offset_checkpoint
 from kafkalog.checkpoints.commit_state import STATE_FILE
 from kafkalog.errors import DataLossError, FencedMemberError
 from kafkalog.files.system import system
-from kafkalog.jobs.inspect.lag import LagMeter
-from kafkalog.jobs.inspect.readers import ReadersNamed
+from kafkalog.jobs.inspection.lag import LagMeter
+from kafkalog.jobs.inspection.readers import ReadersNamed
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.admin.broker.handover import take_over
 from kafkalog.streaming.admin.nodes.elect import elect_unclean

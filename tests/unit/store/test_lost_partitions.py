@@ -13,7 +13,7 @@ from kafkalog.checkpoints.broker import PARTITION_METADATA
 from kafkalog.checkpoints.intent import INTENT_FILE
 from kafkalog.checkpoints.state_file import load_state
 from kafkalog.errors import LogDirectoryError
-from kafkalog.jobs.inspect.batches import verify_logs
+from kafkalog.jobs.inspection.batches import verify_logs
 from kafkalog.streaming.admin.broker.handover import hand_over, take_over
 from kafkalog.streaming.admin.recovery import recover
 from kafkalog.streaming.store.nodes import Node

@@ -21,7 +21,7 @@ from kafkalog.checkpoints.broker import (
 )
 from kafkalog.errors import LogDirectoryError
 from kafkalog.jobs.cli.app import app
-from kafkalog.jobs.inspect.batches import verify_logs
+from kafkalog.jobs.inspection.batches import verify_logs
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.admin.broker.handover import hand_over, take_over
 from kafkalog.streaming.admin.recovery import recover

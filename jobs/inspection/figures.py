@@ -13,8 +13,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kafkalog.jobs.inspect.counting import read_batch_rows
-from kafkalog.jobs.inspect.log_dirs import partitions_of
+from kafkalog.jobs.inspection.counting import read_batch_rows
+from kafkalog.jobs.inspection.log_dirs import partitions_of
 from kafkalog.streaming.log.files import LOG, parse_base_offset
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from kafkalog.errors import (
 )
 from kafkalog.files.system import system
 from kafkalog.files.watch import is_settled
-from kafkalog.jobs.inspect.log_dirs import ends_of, log_dirs_of, partitions_of
-from kafkalog.jobs.inspect.missing import say_missing
+from kafkalog.jobs.inspection.log_dirs import ends_of, log_dirs_of, partitions_of
+from kafkalog.jobs.inspection.missing import say_missing
 from kafkalog.streaming.log.history import find_divergence
 from kafkalog.streaming.log.read.slices import open_planned
 from kafkalog.streaming.records.columns import Columns, RecordDecoder
@@ -24,7 +24,7 @@ from kafkalog.streaming.records.columns import Columns, RecordDecoder
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from kafkalog.jobs.inspect.readers import Reader, ReadersNamed
+    from kafkalog.jobs.inspection.readers import Reader, ReadersNamed
     from kafkalog.model import TopicPartition
     from kafkalog.streaming.log.history import Divergence, LastBatch
     from kafkalog.streaming.log.partition_log import PartitionLog

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from kafkalog.checkpoints.broker import PARTITION_METADATA, read_topic_id
 from kafkalog.checkpoints.committed import Committed, load_committed
 from kafkalog.errors import CommitError, KafkaLogError
-from kafkalog.jobs.inspect.log_dirs import ends_of, log_dirs_of, partitions_of, unknown_partition
-from kafkalog.jobs.inspect.missing import say_missing, tiered_rows, unverified_rows
+from kafkalog.jobs.inspection.log_dirs import ends_of, log_dirs_of, partitions_of, unknown_partition
+from kafkalog.jobs.inspection.missing import say_missing, tiered_rows, unverified_rows
 from kafkalog.model import INTERNAL_TOPICS, TopicPartition, listed
 from kafkalog.streaming.admin.nodes.replicas import compare_replicas
 from kafkalog.streaming.commit.tail_recovery import TailRecovery

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kafkalog.jobs.inspect.log_dirs import partitions_of
-from kafkalog.jobs.inspect.records import read_in_threads
+from kafkalog.jobs.inspection.log_dirs import partitions_of
+from kafkalog.jobs.inspection.records import read_in_threads
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.options.declaring import warn_ignored
 from kafkalog.streaming.source.batch_plan import plan_batch

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from kafkalog.errors import OptionError, UnknownTopicOrPartitionError
 from kafkalog.files.parallel import available_cores
 from kafkalog.files.system import system
-from kafkalog.jobs.inspect.log_dirs import unknown_partition
+from kafkalog.jobs.inspection.log_dirs import unknown_partition
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.log.intervals import EVERYTHING, Intervals
 from kafkalog.streaming.log.log_dir import LogDirs

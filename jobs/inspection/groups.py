@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kafkalog.checkpoints.committed import load_committed
 from kafkalog.errors import UnknownTopicOrPartitionError
-from kafkalog.jobs.inspect.lag import lag_of
-from kafkalog.jobs.inspect.log_dirs import ends_of, log_dirs_of, partitions_of
-from kafkalog.jobs.inspect.missing import say_missing
+from kafkalog.jobs.inspection.lag import lag_of
+from kafkalog.jobs.inspection.log_dirs import ends_of, log_dirs_of, partitions_of
+from kafkalog.jobs.inspection.missing import say_missing
 from kafkalog.model import OFFSETS_TOPIC, TopicPartition, listed
 from kafkalog.streaming.coordinator.group_replay import read_groups
 from kafkalog.streaming.groups.group_record import GroupRecord
