@@ -120,10 +120,14 @@ def _sync(folders: Sequence[Path]) -> OSError | None:
     return failures[0] if len(failures) == len(folders) else None
 
 
+def _published_stamp(folder: Path) -> CommitStamp | None:
+    return load_stamp(folder)
+
+
 def _check_published(folder: Path, state: CommitState, failed: OSError | None) -> None:
     """See that the state is the one that was renamed; ``failed`` is what its rename said."""
     try:
-        found = load_stamp(folder)
+        found = _published_stamp(folder)
     except (OSError, CheckpointError) as error:
         if failed is None:
             return

@@ -156,7 +156,7 @@ WRITING: Final = [
     ("1 as value", {"topic": "t"}, "must be string or binary"),
     ("'x' as value, 9 as partition", {"topic": "t"}, "row 0 names partition 9 of topic 't'"),
     ("'x' as value, cast(null as string) as topic", {}, "row 0 has null in column 'topic'"),
-    ("repeat('x', 2000000) as value", {"topic": "t"}, "more than max.message.bytes"),
+    ("repeat('x', 2000000) as value", {"topic": "t"}, "which max.message.bytes"),
     ("'x' as value", {"topic": "a/b"}, "topic name 'a/b'"),
     ("'x' as value", {"topic": "__t"}, "allowInternalTopics=true"),
     ("'x' as value", {"topic": "t", "compression.type": "zip"}, "accepts one of none, gzip"),

@@ -575,12 +575,12 @@ def test_what_was_published_is_kept_though_publishing_failed_and_could_not_be_lo
     writer = Writer(tmp_path, topic="t")
     writer.write(0, rows(["a"]))
     runs = writer.stage(1, rows(["b"]))
-    publish, load = publishing.publish, publishing.load_stamp
+    publish, load = publishing.publish, publishing._published_stamp
     unreadable = [True]
 
     def publish_and_fail(path: Path, *, suffix: str, fsync: bool) -> None:
         publish(path, suffix=suffix, fsync=fsync)
-        monkeypatch.setattr(publishing, "load_stamp", load_later)
+        monkeypatch.setattr(publishing, "_published_stamp", load_later)
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     def load_later(folder: Path) -> object:

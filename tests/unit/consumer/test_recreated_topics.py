@@ -92,7 +92,7 @@ def test_positions_in_partitions_that_a_recreated_topic_does_not_have_are_taken_
 def test_positions_of_others_clients_count_whatever_topic_has_the_name(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(GroupWriter, "_ids_of", lambda *_: {})  # as who knows no ids
+    monkeypatch.setattr(GroupWriter, "_known_of", lambda *_: ({}, {}))  # as who knows no ids
     GroupWriter([str(folder)], "g").commit(dict.fromkeys(IN, 9))
     recreate_topic(folder, 40)
     with consumer(folder) as reader:
@@ -200,7 +200,7 @@ def test_rows_of_a_topic_that_was_deleted_are_refused_and_those_that_follow_are_
 def test_a_position_without_an_id_counts_in_the_topic_that_replaces_one_under_a_member(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(GroupWriter, "_ids_of", lambda *_: {})  # as who knows no ids
+    monkeypatch.setattr(GroupWriter, "_known_of", lambda *_: ({}, {}))  # as who knows no ids
     GroupWriter([str(folder)], "g").commit(dict.fromkeys(IN, 9))
     with consumer(folder) as reader:
         assert sorted(rest(reader)) == [36, 37, 38, 39]

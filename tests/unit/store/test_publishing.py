@@ -121,14 +121,14 @@ def test_of_a_commit_that_others_followed_at_once_nobody_says_that_it_is_not_the
     writer = Writer(tmp_path, topic="t")
     writer.write(0, rows(["a"]))
     runs = writer.stage(1, rows(["b"]))
-    load = publishing.load_stamp
+    load = publishing._published_stamp
 
     def asleep(folder: Path) -> object:
-        monkeypatch.setattr(publishing, "load_stamp", load)
+        monkeypatch.setattr(publishing, "_published_stamp", load)
         commit_elsewhere(tmp_path, "x")
         return load(folder)
 
-    monkeypatch.setattr(publishing, "load_stamp", asleep)
+    monkeypatch.setattr(publishing, "_published_stamp", asleep)
     with pytest.raises(
         CommitError, match=r"whether commit 2 is published is not known: .*commit 3"
     ):
@@ -145,15 +145,15 @@ def test_of_a_commit_whose_directory_is_away_after_the_rename_nobody_says_that_i
     writer = Writer(log, topic="t")
     writer.write(0, rows(["a"]))
     runs = writer.stage(1, rows(["b"]))
-    load = publishing.load_stamp
+    load = publishing._published_stamp
 
     def unmounted(folder: Path) -> object:
-        monkeypatch.setattr(publishing, "load_stamp", load)
+        monkeypatch.setattr(publishing, "_published_stamp", load)
         log.rename(away)
         log.mkdir()
         return load(folder)
 
-    monkeypatch.setattr(publishing, "load_stamp", unmounted)
+    monkeypatch.setattr(publishing, "_published_stamp", unmounted)
     with pytest.raises(
         CommitError, match=r"commit 2 is published is not known: .*nothing is there"
     ):
