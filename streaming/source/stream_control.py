@@ -421,6 +421,7 @@ class StreamControl:
         if recreated != self._recreated:  # said once, not at each look
             self._policy.topics_recreated(recreated, ends, ids_are_kept=self._ids.are_kept)
             self._recreated = recreated
+            self._validator.forget(recreated)  # what is known is of the earlier topics
         if self._end is not None:
             self._end.forget(recreated)
         return log_starts

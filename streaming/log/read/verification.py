@@ -57,7 +57,6 @@ def check_segment(
     """Say what is wrong with a segment; ``next_base_offset`` is that of the one after it.
 
     Only ``with_records`` are records decoded, and held against the headers of their batches.
-
     Bytes that are no valid batch end the check: what follows them is not looked at. Zeros up to the
     end of the file are right if no offsets are missing after them: a broker preallocates its active
     segment, and a copy of a running broker's log has it so.
@@ -85,15 +84,18 @@ def check_segment(
         if broken is not None and not (is_whole and ends_in_zeros(segment, size)):
             found = SegmentCheck([str(broken)], batches, size, is_broken=True)
             return found if records is None else records.added_to(found)
-    overlaps = next_base_offset is not None and next_offset > next_base_offset
-    if overlaps:
-        problems.append(
-            f"{segment.path} ends at offset {next_offset}, but the next segment begins at "
-            f"{next_base_offset}"
-        )
+    overlap = _overlap(segment, next_base_offset, next_offset)
+    problems += overlap
     problems += [problem for check in checks if (problem := check.problem(next_offset)) is not None]
-    found = SegmentCheck(problems, batches, size, is_broken=overlaps)
+    found = SegmentCheck(problems, batches, size, is_broken=bool(overlap))
     return found if records is None else records.added_to(found)
+
+
+def _overlap(segment: LogSegment, next_base_offset: int | None, next_offset: int) -> list[str]:
+    if next_base_offset is None or next_offset <= next_base_offset:
+        return []
+    text = f"{segment.path} ends at offset {next_offset}, but the next segment begins at "
+    return [f"{text}{next_base_offset}"]
 
 
 # ----------------------------------------------------------------------------------------------
