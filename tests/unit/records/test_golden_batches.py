@@ -88,6 +88,7 @@ def test_header_of_the_java_writer_is_read(codec: Codec) -> None:
         "is_log_append_time": False,
         "is_transactional": False,
         "is_control": False,
+        "is_emptied": False,
     }
 
 
