@@ -108,7 +108,7 @@ class Salvage:
                 if len(sound):
                     yield chunk._replace(table=sound)
             elif scan.invalid_size:
-                self._skip_batch(segment, scan.invalid_size, str(scan.invalid))
+                self._skip_to(segment, self.position + scan.invalid_size, str(scan.invalid))
             elif scan.invalid is not None:
                 self._skip_to_known(segment, str(scan.invalid))
             elif not len(data) < needed <= rest:
@@ -188,44 +188,33 @@ class Salvage:
             reason,
         )
 
-    def _skip_batch(self, segment: LogSegment, size: int, reason: str) -> None:
-        """Continue after a whole batch whose header cannot be right."""
-        start = self.position
-        self.position += size
-        if self._count(segment, start, size):
-            self._warn(
-                "%s: skipped the batch at position %d of %s (%d bytes), since onCorruptRecord is "
-                "skip: %s",
-                *(start, segment.path, size, reason),
-            )
-
     # Bytes
 
     def _skip_to_known(self, segment: LogSegment, reason: str) -> None:
         """Continue where the index knows a batch, after bytes without a usable size."""
-        start, first = self.position, self._last_offset + 1
-        self.position, follower = self._next_known(segment, start)
-        if not self._count(segment, start, self.position - start):
+        for candidate in self._indexed(segment, self.position):
+            if _first_offset(segment, candidate) is not None:
+                self._skip_to(segment, candidate, reason)
+                return
+        self._skip_to(segment, segment.size, reason)
+
+    def _skip_to(self, segment: LogSegment, end: int, reason: str) -> None:
+        """Continue at a position, after bytes whose header cannot be right."""
+        start, self.position = self.position, end
+        if not self._count(segment, start, end - start):
             return
+        follower = _first_offset(segment, end)
         self._warn(
             "%s: skipped %d bytes at positions %d to %d of %s, with whatever was in them of the "
             "offsets from %d on and below %s, since onCorruptRecord is skip: %s",
-            self.position - start,
+            end - start,
             start,
-            self.position,
+            end,
             segment.path,
-            first,
-            follower,
+            self._last_offset + 1,
+            "the next segment's first" if follower is None else follower,
             reason,
         )
-
-    def _next_known(self, segment: LogSegment, position: int) -> tuple[int, str]:
-        """Find the next position where a batch must start, and say with which offset."""
-        for candidate in self._indexed(segment, position):
-            header = segment.header_at(candidate)
-            if header is not None and segment.base_offset <= header.offset:
-                return candidate, str(header.offset)
-        return segment.size, "the next segment's first"
 
     def _indexed(self, segment: LogSegment, position: int) -> list[int]:
         index = segment.offset_index(around_damage=True)
@@ -252,6 +241,12 @@ class Salvage:
     def _warn(self, text: str, *arguments: object) -> None:
         if self._topic_partition is not None:
             _LOGGER.warning(text, self._topic_partition, *arguments)
+
+
+def _first_offset(segment: LogSegment, position: int) -> int | None:
+    """Return the offset that the batch at a position names; None where none can start."""
+    header = segment.header_at(position) if position < segment.size else None
+    return None if header is None or header.offset < segment.base_offset else header.offset
 
 
 def _decoder(max_decompressed_bytes: int) -> RecordDecoder:

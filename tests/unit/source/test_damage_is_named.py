@@ -178,8 +178,7 @@ def test_the_skip_names_them_too_and_leaves_out_nothing_else(
     assert told.startswith("t-0: skipped ")
     assert str(path) in told
     assert f" {len(BEFORE)} " in told
-    ways = ("offsets from 5 on and below 10", "as its header says", "skipped the batch at position")
-    assert any(way in told for way in ways)
+    assert "offsets from 5 on and below 10" in told or "as its header says" in told
     assert re.search(check.replace("no whole batch|", ""), told)
     assert total.startswith("t-0: skipped damage at 1 place, ")
 
