@@ -9,7 +9,7 @@ import os
 from typing import Final
 
 import pytest
-from tests.simulation.mutations import mutated
+from tests.simulation.mutations import MUTATIONS
 from tests.simulation.patches import Instead, applied
 from tests.support.group_model import Bounds, Broken, search
 
@@ -35,21 +35,24 @@ def test_whatever_happens_to_a_member_each_row_is_copied_once(bounds: Bounds) ->
     assert search(bounds) > 20
 
 
-_GUARDS: Final = ("positions apart from rows", "nobody is ever lost")
-_FENCE: Final = {
-    "groups.group_commits.Fence.__call__": Instead(
-        "raise FencedMemberError(", "return FencedMemberError("
+_GUARDS: Final = {
+    name: (MUTATIONS[name].patches, Bounds())
+    for name in ("positions apart from rows", "nobody is ever lost")
+}
+_LARGE_GUARDS: Final = {
+    "a member that was lost may commit": (
+        {
+            "groups.group_commits.Fence.__call__": Instead(
+                "raise FencedMemberError(", "return FencedMemberError("
+            )
+        },
+        Bounds(partitions=2, kinds=("sleep",)),
     )
 }
 
 
-@pytest.mark.parametrize("guard", _GUARDS)
+@pytest.mark.parametrize("guard", _GUARDS | (_LARGE_GUARDS if _LARGE else {}))
 def test_a_protocol_without_a_guard_is_found_out(guard: str) -> None:
-    with mutated(guard), pytest.raises(Broken):
-        search(Bounds())
-
-
-@pytest.mark.skipif(not _LARGE, reason="`make model` has the time")
-def test_a_protocol_in_which_a_lost_member_may_commit_is_found_out() -> None:
-    with applied(_FENCE), pytest.raises(Broken):
-        search(Bounds(partitions=2, kinds=("sleep",)))
+    patches, bounds = (_GUARDS | _LARGE_GUARDS)[guard]
+    with applied(patches), pytest.raises(Broken):
+        search(bounds)
