@@ -1,4 +1,4 @@
-"""Rows about a log as plain values, for whoever shows something: command line, report, plots, SQL.
+"""Rows about a log as plain values: command line, report, plots and SQL show them.
 
 ``log_dirs``, ``missing``
     the directories that are asked about, and what is missing in them.
