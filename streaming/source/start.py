@@ -9,11 +9,6 @@ from typing import TYPE_CHECKING, Final
 
 from kafkalog.errors import OptionError
 from kafkalog.model import OFFSETS_TOPIC, TopicPartition, many
-from kafkalog.streaming.coordinator.group_positions import (
-    DEFAULT_OFFSETS_PARTITIONS,
-    partition_for_group,
-)
-from kafkalog.streaming.coordinator.group_replay import read_group_positions
 from kafkalog.streaming.groups.position_topics import is_of_earlier_topic, last_batch_of
 from kafkalog.streaming.source.end_offsets import EndOffsets
 from kafkalog.streaming.source.loss import LossPolicy
@@ -67,6 +62,10 @@ def read_commits(
         OptionError: it has none, or ``__consumer_offsets`` is not there.
         CorruptRecordError: its partition of that topic cannot be read.
     """
+    # not at import: a query without a group need not wait for what reads a coordinator's log
+    from kafkalog.streaming.coordinator.group_positions import partition_for_group  # noqa: PLC0415
+    from kafkalog.streaming.coordinator.group_replay import read_group_positions  # noqa: PLC0415
+
     directories = list(paths)
     logs = EndOffsets(directories, lambda key: key.topic == OFFSETS_TOPIC, to_log_end=to_log_end)
     ends = logs.look()
@@ -88,6 +87,10 @@ def read_commits(
 
 def _count(ends: PartitionOffsets) -> int:
     """Return the topic's number of partitions; of several brokers' each has only some."""
+    from kafkalog.streaming.coordinator.group_positions import (  # noqa: PLC0415
+        DEFAULT_OFFSETS_PARTITIONS,
+    )
+
     highest = max((key.partition for key in ends), default=-1) + 1
     return highest if highest == len(ends) and ends else max(highest, DEFAULT_OFFSETS_PARTITIONS)
 
@@ -340,8 +343,6 @@ def starting_positions(
     """
     if not group:
         return {}
-    # not at import: a query without a group need not wait for what reads a coordinator's log
-
     committed = read_commits(options.paths, group, to_log_end=options.read_up_to == "logEnd")
     read = list(partitions)
     found = {key: _start_of(key, committed[key], logs) for key in read if key in committed}

@@ -38,7 +38,6 @@ from kafkalog.streaming.source.offsets import LATEST, to_json
 from kafkalog.streaming.source.pacing import IdlePacer
 from kafkalog.streaming.source.planner import LogSplit, plan_splits, readable_ranges
 from kafkalog.streaming.source.position_validation import PositionValidator
-from kafkalog.streaming.source.reading import LARGE_BATCHES, read_split
 from kafkalog.streaming.source.recreated import TopicIds, load_last_batches, save_last_batches
 from kafkalog.streaming.source.start import resolve_start, starting_bound, starting_positions
 from kafkalog.streaming.source.stream_end import StreamEnd
@@ -617,6 +616,9 @@ class NewRows:
 
     def _read(self, options: ReadOptions, rows: ReadRows, read: RowSchema | None) -> _Ready | None:
         """Read the next rows of the first split; None if there are no more."""
+        # not at import: a process that only plans decodes nothing
+        from kafkalog.streaming.source.reading import LARGE_BATCHES, read_split  # noqa: PLC0415
+
         batches, self._batches = self._batches, None  # an error or an interrupt ends it
         if batches is None:
             split = self._splits[0]
