@@ -22,7 +22,6 @@ from kafkalog.streaming.commit.staging.staged_files import Home
 from kafkalog.streaming.log.history import LastBatch, find_divergence, find_last_batch
 from kafkalog.streaming.records.batch_layout import seal_batch
 from kafkalog.streaming.records.open_batch import EncodedBatch
-from kafkalog.streaming.store.ends.tracker import LogEndTracker
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     from kafkalog.streaming.commit.staging.staged_run import StagedRun
     from kafkalog.streaming.log.history import Divergence
     from kafkalog.streaming.options.topic_settings import LogConfig
+    from kafkalog.streaming.store.ends.tracker import LogEndTracker
     from kafkalog.streaming.store.log_set import LogSet
     from kafkalog.streaming.store.topics import Topic
 
@@ -357,6 +357,9 @@ class CopiedBatch:
         """
         if not self.path:
             return
+        # not at import: only a copy looks at other logs than those that it appends to
+        from kafkalog.streaming.store.ends.tracker import LogEndTracker  # noqa: PLC0415
+
         topics = {each.topic for each in self.topics}
         watch = LogEndTracker(split_paths(self.path), lambda key: key.topic in topics)
         watch.look()

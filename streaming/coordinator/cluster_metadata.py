@@ -39,13 +39,13 @@ from kafkalog.streaming.log.log_dir import entries_of
 from kafkalog.streaming.log.partition_log import PartitionLog
 from kafkalog.streaming.log.segment import CHUNK_BYTES
 from kafkalog.streaming.records.batch import scan_batches
-from kafkalog.streaming.records.columns import Columns, RecordDecoder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from kafkalog.streaming.coordinator.message_schema import Fields
+    from kafkalog.streaming.records.columns import RecordDecoder
 
 __all__ = [
     "ClusterTopics",
@@ -199,12 +199,19 @@ def replay_metadata(log_dir: Path, replay: Replay) -> int | None:
                 f"{folder}: the log starts at offset {log.log_start_offset}, and no snapshot "
                 "reaches so far"
             )
-        decoder = RecordDecoder(Columns.VALUE)
+        decoder = _value_decoder()
         for planned in log.slices(begin, end):
             for batch in log.read_slice(planned, decoder, committed_end=end):
                 for value in batch.column(0).to_pylist():
                     _feed(replay, value, str(folder))
     return max(begin, end)
+
+
+def _value_decoder() -> RecordDecoder:
+    # not at import: every writer asks for a cluster's metadata, and few directories have any
+    from kafkalog.streaming.records.columns import Columns, RecordDecoder  # noqa: PLC0415
+
+    return RecordDecoder(Columns.VALUE)
 
 
 def _feed(replay: Replay, value: bytes | None, path: str) -> None:
@@ -222,7 +229,7 @@ def _snapshots(folder: Path) -> Iterator[tuple[int, str]]:
 
 
 def _values_of_file(path: Path) -> Iterator[bytes | None]:
-    decoder, position = RecordDecoder(Columns.VALUE), 0
+    decoder, position = _value_decoder(), 0
     with closing(open_file(path)) as opened:
         while position < (size := opened.size):
             data = opened.read(position, CHUNK_BYTES)

@@ -35,7 +35,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeAlias, TypeVar
 
 from kafkalog.errors import CorruptRecordError, UnsupportedFormatError
-from kafkalog.streaming.records.row_buffers import decode_as_java
+from kafkalog.texts import decode_as_java
 
 __all__ = [
     "Field",

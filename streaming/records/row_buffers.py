@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from enum import IntFlag
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
@@ -13,6 +12,7 @@ from kafkalog.errors import TimestampOutOfRangeError
 from kafkalog.streaming.records import gather_kernels as kernels
 from kafkalog.streaming.records import take_kernels
 from kafkalog.streaming.records.decode_kernels import END, FULL, START
+from kafkalog.texts import decode_as_java
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Mapping
@@ -33,7 +33,6 @@ __all__ = [
     "RowBuffers",
     "RowTaker",
     "check_inside",
-    "decode_as_java",
     "header_bytes",
     "header_lists",
     "joined_lists",
@@ -117,16 +116,6 @@ def check_inside(answer: int) -> None:
 
 # ----------------------------------------------------------------------------------------------
 # UTF-8 as Java reads it: header keys and ids that are not UTF-8 must look as in Kafka.
-
-
-_REPLACEMENT: Final = "\ufffd".encode()
-_SURROGATE: Final = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]?")
-"""Half of a UTF-16 pair, encoded by itself: one fault to Java, one for each byte to Python."""
-
-
-def decode_as_java(data: bytes) -> str:
-    """Decode UTF-8 with U+FFFD for each malformed sequence, as ``new String(data, UTF_8)``."""
-    return _SURROGATE.sub(_REPLACEMENT, data).decode("utf-8", "replace")
 
 
 # ----------------------------------------------------------------------------------------------

@@ -11,7 +11,6 @@ import pyarrow.compute as pc
 
 from kafkalog.errors import RecordTooLargeError, RowError
 from kafkalog.model import MAX_OFFSET, NO_TIMESTAMP, TimestampType, TopicPartition
-from kafkalog.streaming.commit.preserved_offsets import out_of_order
 from kafkalog.streaming.commit.staging.formats import BatchFormat
 from kafkalog.streaming.sink.partitioner import KeyHashes, KeylessSpread
 
@@ -196,6 +195,8 @@ class OpenPartition:
         before = np.concatenate(([self._last_offset], offsets[:-1]))
         too_low = np.flatnonzero(offsets <= before)
         if len(too_low):
+            from kafkalog.streaming.commit.preserved_offsets import out_of_order  # noqa: PLC0415
+
             raise out_of_order(
                 self.topic_partition, int(before[too_low[0]]), int(offsets[too_low[0]])
             )

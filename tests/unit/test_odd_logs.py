@@ -17,11 +17,11 @@ from typer.testing import CliRunner
 import kafkalog
 from kafkalog.errors import CorruptRecordError, TimestampOutOfRangeError
 from kafkalog.jobs.cli.app import app
-from kafkalog.streaming.records.row_buffers import decode_as_java
 from kafkalog.streaming.source.batch_plan import plan_batch
 from kafkalog.streaming.source.read_options import ReadOptions
 from kafkalog.streaming.source.reading import read_split
 from kafkalog.streaming.source.schema import RowSchema
+from kafkalog.texts import decode_as_java
 
 if TYPE_CHECKING:
     from pathlib import Path

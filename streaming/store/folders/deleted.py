@@ -14,6 +14,7 @@ from kafkalog.checkpoints.broker import read_topic_id
 from kafkalog.checkpoints.commit_state import DeletedTopic
 from kafkalog.checkpoints.committed import load_committed
 from kafkalog.errors import CheckpointError, KafkaLogError
+from kafkalog.streaming.coordinator.cluster_partitions import read_partition_counts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -81,11 +82,6 @@ def partition_count(
             known = named.known_count
             told = known if len(named.partitions) == known else named.partition_count
     if topic_id is not None:
-        # not at import: who only reads does without what decodes a cluster's records
-        from kafkalog.streaming.coordinator.cluster_partitions import (  # noqa: PLC0415
-            read_partition_counts,
-        )
-
         directories = sorted({where.log_dir for where in folders.values()})
         told = max(told, read_partition_counts(directories).get(topic_id, 0))
     if told >= max(found, known):

@@ -9,7 +9,7 @@ from tests.support.record_batches import Row, batch_of, decode, encode, record_o
 
 from kafkalog.errors import CorruptRecordError
 from kafkalog.streaming.records.murmur2 import murmur2
-from kafkalog.streaming.records.row_buffers import decode_as_java
+from kafkalog.texts import decode_as_java
 
 _INTS = sorted(
     {sign * (1 << bits) + step for bits in range(31) for sign in (1, -1) for step in (-1, 0, 1)}

@@ -42,3 +42,20 @@ def test_planning_in_a_fresh_process_loads_nothing_that_compiles_or_decodes(
         check=False,
     )
     assert done.stdout == "100 False False\nFalse False False False\n", done.stderr
+
+
+_WRITING: Final = """
+import sys
+import kafkalog.streaming.sink.task_writer
+import kafkalog.streaming.commit.committer
+
+unneeded = ["lz4", "zstandard", "kafkalog.streaming.records.columns"]
+print([each for each in unneeded if each in sys.modules])
+"""
+
+
+def test_a_process_that_only_writes_loads_nothing_that_decodes() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _WRITING], capture_output=True, text=True, check=False
+    )
+    assert done.stdout == "[]\n", done.stderr
