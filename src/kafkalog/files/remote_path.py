@@ -156,6 +156,14 @@ class RemotePath(_ReadAsPath):
         """
         return self.store.status(self.key)
 
+    def exists(self) -> bool:
+        """Ask the store whether there is a file of that name now."""
+        try:
+            self.stat()
+        except FileNotFoundError:
+            return False
+        return True
+
     def entries(self) -> list[RemoteEntry]:
         """List the folder, as of a moment ago.
 

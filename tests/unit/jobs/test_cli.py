@@ -558,6 +558,22 @@ def test_verify_finds_records_that_an_older_commit_state_does_not_know(log: Path
     assert call("verify", log)[0] == 0
 
 
+def test_verify_finds_records_that_an_older_commit_state_in_a_store_does_not_know(
+    log: Path,
+) -> None:
+    older = (log / STATE_FILE).read_bytes()
+    Writer(log, topic="t").write(1, rows(["d"]))
+    (log / STATE_FILE).write_bytes(older)
+    store = fsspec.filesystem("memory")
+    store.put(str(log), "/set-back", recursive=True)
+    try:
+        code, text = call("verify", "memory://set-back", "--json")
+    finally:
+        store.rm("/set-back", recursive=True)
+    assert code == 1
+    assert "offsets 3 to 3, which are not committed" in objects(text)[-2]["problem"]
+
+
 def test_verify_does_not_count_records_of_a_commit_that_is_not_finished(log: Path) -> None:
     cut_off(log)
     assert call("verify", log, "--json")[0] == 0
