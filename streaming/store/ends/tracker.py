@@ -34,16 +34,21 @@ from __future__ import annotations
 import logging
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kafkalog.checkpoints.broker import META_PROPERTIES
 from kafkalog.checkpoints.committed import load_committed
 from kafkalog.checkpoints.topic_ids import is_changed_id
-from kafkalog.errors import KafkaLogError, LogDirectoryError, UnknownTopicOrPartitionError
+from kafkalog.errors import (
+    CheckpointError,
+    KafkaLogError,
+    LogDirectoryError,
+    UnknownTopicOrPartitionError,
+)
 from kafkalog.files.regular import read_regular
 from kafkalog.files.remote_path import RemotePath
 from kafkalog.files.system import failed_path, system
+from kafkalog.files.timeouts import stalled
 from kafkalog.files.watch import Watched, stamp_of, watchable
 from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.log.log_end import log_start_text
@@ -66,6 +71,7 @@ from kafkalog.streaming.store.recovery.unsynced import UnsyncedCheck
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
+    from pathlib import Path
 
     from kafkalog.checkpoints.committed import Committed
     from kafkalog.files.watch import Stamp
@@ -527,9 +533,21 @@ class LogEndTracker:
         return self._topic_ids
 
     def is_changed_id(self, topic: str, before: str, now: str) -> bool:
-        """Whether a topic got another id and kept its records, as when directories change hands."""
-        places = (place for place in self._directories if isinstance(place, Path))
-        return any(is_changed_id(place, topic, before, now) for place in places)
+        """Whether a topic got another id and kept its records, as when directories change hands.
+
+        Raises:
+            CheckpointError: no directory that can be read tells of it, and another one cannot be.
+        """
+        failed: CheckpointError | None = None
+        for folder in self._directories:
+            try:
+                if stalled(folder) is None and is_changed_id(folder, topic, before, now):
+                    return True
+            except CheckpointError as error:
+                failed = error
+        if failed is not None:
+            raise failed
+        return False
 
     def open(
         self, topic_partition: TopicPartition, *, max_decompressed_bytes: int = DEFAULT_LIMIT

@@ -5,20 +5,24 @@ from __future__ import annotations
 import shutil
 from typing import TYPE_CHECKING
 
+import fsspec
 import pytest
 from tests.support.consuming import consumer, numbers, output, positions, recreate_topic, table
+from tests.support.replicated import append as append_on_nodes
 
 from kafkalog.checkpoints.broker import new_topic_id, read_topic_id, write_topic_id
-from kafkalog.checkpoints.topic_ids import note_changed_ids
-from kafkalog.errors import CommitError, FencedMemberError
+from kafkalog.checkpoints.topic_ids import CHANGED_IDS_FILE, note_changed_ids
+from kafkalog.errors import CheckpointError, CommitError, FencedMemberError
 from kafkalog.jobs.inspection.groups import list_groups
 from kafkalog.jobs.inspection.lag import LagMeter
+from kafkalog.jobs.inspection.log_dirs import ends_of
 from kafkalog.jobs.inspection.readers import ReadersNamed
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.admin.topics import delete
 from kafkalog.streaming.api import append, read
 from kafkalog.streaming.groups.group_commits import GroupCommits
 from kafkalog.streaming.sink.group_writer import GroupWriter
+from kafkalog.streaming.store.ends.tracker import LogEndTracker
 from kafkalog.streaming.store.policy import SetPolicy
 
 if TYPE_CHECKING:
@@ -115,6 +119,33 @@ def test_a_topic_that_only_gets_another_id_keeps_its_positions(folder: Path) -> 
         write_topic_id(folder / str(key), new_id)
     with consumer(folder) as reader:
         assert rest(reader) == []
+
+
+def test_a_topic_that_got_another_id_is_the_same_in_a_copy_in_a_store(folder: Path) -> None:
+    known, now = read_topic_id(folder / "in-0"), new_topic_id()
+    assert known is not None
+    note_changed_ids(folder, [("in", known, now)])
+    store = fsspec.filesystem("memory")
+    store.put(str(folder), "/changed", recursive=True)
+    try:
+        ends = ends_of(["memory://changed"], "in")
+        ends.look()
+        assert ends.is_changed_id("in", known, now)
+        assert not ends.is_changed_id("in", now, known)
+    finally:
+        store.rm("/changed", recursive=True)
+
+
+def test_that_a_topic_got_another_id_is_known_if_one_node_has_noted_it(tmp_path: Path) -> None:
+    nodes = [tmp_path / name for name in "abc"]
+    append_on_nodes(nodes, 0, ["first"])
+    ends = LogEndTracker(nodes)
+    ends.look()
+    note_changed_ids(nodes[2], [("t", "a", "b")])
+    (nodes[0] / CHANGED_IDS_FILE).write_text("nonsense")
+    assert ends.is_changed_id("t", "a", "b")
+    with pytest.raises(CheckpointError, match=CHANGED_IDS_FILE):
+        ends.is_changed_id("t", "b", "a")
 
 
 def test_who_starts_where_a_group_stands_reads_a_recreated_topic_from_its_start(

@@ -24,8 +24,10 @@ from kafkalog.checkpoints.broker import is_locked
 from kafkalog.checkpoints.commit_state import LOCK_FILE, PREPARED_FILE
 from kafkalog.checkpoints.intent import INTENT_FILE
 from kafkalog.checkpoints.state_file import load_state
+from kafkalog.checkpoints.topic_ids import note_changed_ids
 from kafkalog.errors import CommitError, KafkaLogError, NotEnoughReplicasError
 from kafkalog.streaming.admin.topics import delete
+from kafkalog.streaming.store.ends.tracker import LogEndTracker
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -147,6 +149,21 @@ def test_a_reader_leaves_a_node_alone_that_stalls(nodes: list[Path]) -> None:
             assert values(nodes) == sorted(["first", "second", *ROWS])
             assert second.where is None
     check_whole(nodes, ROWS)
+
+
+def test_what_a_node_that_stalls_has_noted_of_topic_ids_is_not_waited_for(
+    nodes: list[Path],
+) -> None:
+    for node in nodes:
+        note_changed_ids(node, [("t", "a", "b")])
+    with stalling(nodes[0], 3, "pwrite"):
+        append(nodes, 1, ROWS, **LAG)
+        ends = LogEndTracker(nodes)
+        ends.look()
+        with stalling(nodes[0], 0) as second:
+            assert ends.is_changed_id("t", "a", "b")
+            assert not ends.is_changed_id("t", "b", "a")
+            assert second.where is None
 
 
 def test_with_fewer_than_a_majority_left_it_fails(nodes: list[Path]) -> None:
