@@ -204,6 +204,13 @@ def test_the_import_layers_hold() -> None:
     assert ran.returncode == 0, ran.stdout + ran.stderr
 
 
+def test_nothing_in_jobs_has_the_name_of_a_module_of_the_standard_library() -> None:
+    """A script of jobs/ that is run by its path has jobs/ first on Python's path."""
+    names = {Path(path.parts[1]).stem for path in project_files() if path.parts[0] == "jobs"}
+    assert "ingest" in names
+    assert names & sys.stdlib_module_names == set()
+
+
 def test_no_modules_import_each_other_in_a_circle() -> None:
     graph = grimp.build_graph("kafkalog", include_external_packages=False)
     imports = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
