@@ -6,11 +6,11 @@ import json
 import shlex
 from dataclasses import dataclass, replace
 from itertools import groupby
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from kafkalog.checkpoints.broker import META_PROPERTIES
 from kafkalog.jobs.inspection.batches import Fault
+from kafkalog.jobs.inspection.log_dirs import log_dirs_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -278,7 +278,8 @@ def _unread(facts: Facts) -> Iterator[Finding]:
 
 def _way_to_unread(facts: Facts, rows: Sequence[dict[str, Any]]) -> tuple[str, list[str]]:
     """Return what to do about records that nothing says are committed, and the command."""
-    if not facts.is_ours or any((Path(each) / META_PROPERTIES).exists() for each in facts.paths):
+    folders = log_dirs_of(facts.paths).paths
+    if not facts.is_ours or any((folder / META_PROPERTIES).exists() for folder in folders):
         words = ["--topic", rows[0]["topic"], "--records", "--set", "readUpTo=logEnd"]
         advice = (
             "Nobody reads them, as nothing says that they are committed. Of a copy whose broker is "

@@ -131,9 +131,10 @@ def _is_of_set(folder: Path, voters: Voters) -> bool:
     state = voters.newest
     foreign = voters.found.foreign.get(folder)
     known = state.topics.keys() | state.deleted.keys()
-    partitions = LogDirs([folder], are_of_one_node=True).partitions().values()
-    own = [found for found in partitions if _key_of(state, found) in known]
-    others = [found for found in partitions if found not in own]
+    own: list[PartitionDirectory] = []
+    others: list[PartitionDirectory] = []
+    for found in LogDirs([folder], are_of_one_node=True).partitions().values():
+        (own if _key_of(state, found) in known else others).append(found)
     if foreign is not None:
         return bool(own) and not any(_key_of(foreign, each) in foreign.topics for each in others)
     if own:

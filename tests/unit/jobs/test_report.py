@@ -21,6 +21,8 @@ from tests.support.sinking import Writer, rows
 from typer.testing import CliRunner
 
 import kafkalog
+from kafkalog.checkpoints.broker import HIGH_WATERMARK, META_PROPERTIES
+from kafkalog.checkpoints.commit_state import STATE_FILE
 from kafkalog.jobs.cli.app import app
 from kafkalog.jobs.report.charts import shown_moment
 from kafkalog.jobs.report.page import MARK
@@ -319,6 +321,19 @@ def test_what_readers_wait_for_is_a_note(name: str, told: str, tmp_path: Path) -
         for each in case.partitions
         if each["lso"] < each["high_watermark"]
     }
+
+
+@pytest.mark.parametrize("is_uri", [False, True])
+def test_records_that_a_broker_may_have_written_are_not_taken_over(log: Path, is_uri: bool) -> None:
+    older = (log / STATE_FILE).read_bytes()
+    kafkalog.append(log, "t", pa.table({"value": ["x"]}))
+    (log / STATE_FILE).write_bytes(older)
+    (log / HIGH_WATERMARK).unlink()
+    (log / META_PROPERTIES).write_text("version=1\n")
+    _, text = call("report", log.as_uri() if is_uri else log)
+    assert "t-0: 1 offsets from 3 on" in text
+    assert "--set readUpTo=logEnd" in text
+    assert "takeover" not in text
 
 
 def test_what_is_missing_and_what_cannot_be_trusted_is_told(log: Path, tmp_path: Path) -> None:
