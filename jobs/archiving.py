@@ -22,7 +22,6 @@ which is decided before anything is read. The ids of their topics are kept with 
 
 from __future__ import annotations
 
-import json
 import logging
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple, Self, TypeAlias
@@ -33,7 +32,7 @@ from pyspark.sql import functions as sf
 from kafkalog.errors import OptionError, TargetMismatchError
 from kafkalog.files.paths import SCHEME
 from kafkalog.jobs.checkpoint_folder import CheckpointFolder
-from kafkalog.jobs.continuation import TargetState, WaysOn, first_offsets
+from kafkalog.jobs.continuation import TargetState, WaysOn, continuing_options, first_offsets
 from kafkalog.jobs.copied_logs import SourceLogs, without_held_rows
 from kafkalog.jobs.delta_state import HeldByTable
 from kafkalog.jobs.delta_tables import DeltaTable, sql_text
@@ -41,7 +40,6 @@ from kafkalog.jobs.hadoop import exists, list_names
 from kafkalog.jobs.inputs import FILES
 from kafkalog.jobs.topic_facts import FactsOfLogs, property_of, read_facts, to_properties
 from kafkalog.model import partition_counts
-from kafkalog.streaming.source.offsets import to_json
 from kafkalog.streaming.source.read_options import ReadOptions
 
 if TYPE_CHECKING:
@@ -74,8 +72,6 @@ _OPEN_FILES: Final = ("spark.sql.maxConcurrentOutputFileWriters", "4")
 all rows by their folders, which takes as long as to write them. A task that meets more folders
 sorts the rest of its rows. Either way rows of a partition stay in the order of their offsets."""
 
-_EARLIEST: Final = -2
-_STARTS: Final = frozenset({"startingoffsets", "startingoffsetsbytimestamp", "startingtimestamp"})
 _DELETED: Final = "_kafkalog_deleted"
 
 _IS_NEWER: Final = (
@@ -328,14 +324,10 @@ class _Tables:
         states = [each.look() for each in self._held]
         if not any(map(self._ends, states)):
             return options
-        starts = {}
-        for key in self.logs.ends():
-            ends = [state.end_of(key) for state in states]
-            known = [end for end in ends if end is not None]
-            starts[key] = min(known) if len(known) == len(ends) else _EARLIEST
-        self.starts = {key: start for key, start in starts.items() if start != _EARLIEST}
-        kept = {name: value for name, value in options.items() if name.lower() not in _STARTS}
-        return {**kept, "startingOffsets": json.dumps(to_json(starts))}
+        keys = set(self.logs.ends())
+        in_all = keys.intersection(*(state.ends for state in states))
+        self.starts = {key: min(state.ends[key] for state in states) for key in in_all}
+        return continuing_options(options, keys, self.starts)
 
     # With each micro-batch
 

@@ -29,9 +29,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 from kafkalog.errors import CheckpointError, TargetMismatchError
 from kafkalog.model import TopicPartition, listed
+from kafkalog.streaming.source.offsets import EARLIEST, to_json
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
+
+    from kafkalog.streaming.source.offsets import PartitionOffsets
 
 __all__ = [
     "HeldTopic",
@@ -39,10 +42,14 @@ __all__ = [
     "PlannedBatch",
     "TargetState",
     "WaysOn",
+    "continuing_options",
     "first_offsets",
 ]
 
 _VERSION: Final = 1
+_STARTS: Final = frozenset({"startingoffsets", "startingoffsetsbytimestamp", "startingtimestamp"})
+"""The options of a source that say where it starts; another one wins over ``startingOffsets``."""
+
 _NOTHING: Final[Mapping[Any, Any]] = MappingProxyType({})
 
 
@@ -225,6 +232,21 @@ def first_offsets(
     _refuse_changed_history(held, batch, ways)
     _refuse_starts_above(held, batch, ways)
     return {key: held.end_of(key) or 0 for key in batch.ranges}
+
+
+def continuing_options(
+    options: Mapping[str, str], keys: Iterable[TopicPartition], starts: PartitionOffsets
+) -> dict[str, str]:
+    """Return the options of a source that starts where its target ends, whatever start was given.
+
+    Args:
+        options: of the source.
+        keys: its partitions. Those without a start begin at their log starts.
+        starts: where the target ends.
+    """
+    offsets = to_json({key: starts.get(key, EARLIEST) for key in keys})
+    kept = {name: text for name, text in options.items() if name.lower() not in _STARTS}
+    return {**kept, "startingOffsets": json.dumps(offsets)}
 
 
 def _refuse_starts_above(held: TargetState, batch: PlannedBatch, ways: WaysOn) -> None:

@@ -12,7 +12,6 @@ the last one that the log knows, and are refused (:mod:`~kafkalog.streaming.stor
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeAlias
@@ -24,7 +23,7 @@ from pyspark.sql.types import BinaryType, MapType
 from kafkalog.errors import KafkaLogError, OptionError
 from kafkalog.files.paths import SCHEME, refuse_among_logs, split_paths
 from kafkalog.jobs.checkpoint_folder import CheckpointFolder
-from kafkalog.jobs.continuation import PlannedBatch, WaysOn, first_offsets
+from kafkalog.jobs.continuation import PlannedBatch, WaysOn, continuing_options, first_offsets
 from kafkalog.jobs.copied_logs import (
     SourceLogs,
     copied_batch,
@@ -38,7 +37,6 @@ from kafkalog.jobs.targets import check_folders, check_folders_of_spark
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.admin.topics import create
 from kafkalog.streaming.sink.write_options import WriteOptions
-from kafkalog.streaming.source.offsets import to_json
 from kafkalog.streaming.source.read_options import ReadOptions
 
 if TYPE_CHECKING:
@@ -55,8 +53,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Ingest", "start_ingest", "to_records"]
 
-_EARLIEST: Final = -2
-_STARTS: Final = frozenset({"startingoffsets", "startingoffsetsbytimestamp", "startingtimestamp"})
 _PATTERNS: Final = frozenset({"subscribepattern", "assign"})
 _IDS: Final = frozenset({"transactional.id", "kafka.transactional.id"})
 _ID: Final = "transactional.id"
@@ -201,16 +197,14 @@ class _CountedIngest:
         source = self._given.source
         if not held.ends:
             return source
-        self._starts = {key: held.ends.get(key, _EARLIEST) for key in self._source.ends()}
-        options = {n: text for n, text in source.options.items() if n.lower() not in _STARTS}
-        options["startingOffsets"] = json.dumps(to_json(self._starts))
-        return replace(source, options=options)
+        keys = set(self._source.ends())
+        self._starts = {key: end for key, end in held.ends.items() if key in keys}
+        return replace(source, options=continuing_options(source.options, keys, self._starts))
 
     def _take(self, rows: DataFrame, batch_id: int) -> None:
         """Append the rows of a micro-batch that the topic does not hold, in one commit."""
         ends = self._folder.ends(batch_id)
-        before = self._folder.ends(batch_id - 1) if batch_id else self._starts
-        starts = {key: start for key, start in before.items() if start != _EARLIEST}
+        starts = self._folder.ends(batch_id - 1) if batch_id else self._starts
         ranges: _Ranges = {key: (starts.get(key), end) for key, end in ends.items()}
         held = self._held({key.topic for key in ends})
         batch = self._source.planned(ranges, held)

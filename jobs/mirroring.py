@@ -13,7 +13,6 @@ a loss, and fails the query as any other.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -22,7 +21,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from kafkalog.checkpoints.query_offsets import last_batch
 from kafkalog.errors import DataLossError, OptionError, TargetMismatchError
 from kafkalog.files.paths import folder_in_both, refuse_among_logs, split_paths
-from kafkalog.jobs.continuation import HeldTopic, TargetState, WaysOn, first_offsets
+from kafkalog.jobs.continuation import (
+    HeldTopic,
+    TargetState,
+    WaysOn,
+    continuing_options,
+    first_offsets,
+)
 from kafkalog.jobs.copied_logs import (
     SourceLogs,
     copied_batch,
@@ -189,11 +194,11 @@ class Mirror:
 
     def source_options(self) -> dict[str, str]:
         """Return the options of the source for a run that begins now."""
-        given = {"startingOffsets": "earliest", **self.options, **self._starting()}
+        given = self._continuing({"startingOffsets": "earliest", **self.options})
         return {**given, **self._chosen, "path": self.source, "includeHeaders": "true"}
 
-    def _starting(self) -> dict[str, str]:
-        """Return where a query without a checkpoint begins: where the copy ends, if there is one.
+    def _continuing(self, options: dict[str, str]) -> dict[str, str]:
+        """Let a query without a checkpoint start where the copy ends, if there is one.
 
         It is noted for the first micro-batch, whose start Spark does not keep.
         """
@@ -201,15 +206,9 @@ class Mirror:
         ends = self._logs.ends()
         held = self._held(self._in_target(), {key.topic for key in ends})
         if not held.topics:
-            return {}
-        earliest = -2
-        found: dict[str, dict[str, int]] = {}
-        for key in ends:
-            end = held.end_of(key)
-            found.setdefault(key.topic, {})[str(key.partition)] = earliest if end is None else end
-            if end is not None:
-                self._starts[key] = end
-        return {"startingOffsets": json.dumps(found)}
+            return options
+        self._starts.update((key, end) for key, end in held.ends.items() if key in ends)
+        return continuing_options(options, ends, self._starts)
 
     def plan(self, batch_id: int) -> PlannedCopy | None:
         """Decide what of a micro-batch, as its checkpoint has it, the copy is to get.

@@ -221,6 +221,18 @@ def test_an_older_or_a_lost_checkpoint_continues_where_the_copy_ends(pair: Pair,
     pair.check()
 
 
+@pytest.mark.parametrize("option", ["startingTimestamp", "startingOffsetsByTimestamp"])
+def test_a_lost_checkpoint_continues_where_the_copy_ends_whatever_start_is_given(
+    pair: Pair, option: str
+) -> None:
+    pair.write()
+    at = 2**42  # ms, in 2109
+    later = {"startingTimestamp": f"{at}", "startingOffsetsByTimestamp": f'{{"t": {{"0": {at}}}}}'}
+    shutil.rmtree(pair.checkpoint)
+    pair.mirror(options={option: later[option], "startingOffsetsByTimestampStrategy": "latest"})
+    pair.check()
+
+
 def test_an_older_checkpoint_leaves_out_what_the_original_has_deleted_since(pair: Pair) -> None:
     """The copy holds it. What it does not hold, and the original has deleted, is a loss."""
     put_back = pair.saved("c")
