@@ -122,6 +122,7 @@ class Replay:
             )
         parsed = self._parsed()
         parsed.refuse_for_streaming()
+        _refuse_other_range(parsed)
         logs = self._logs
         ends = logs.look()
         Subscription.of(parsed).require_topics(logs.existing(), parsed.paths)
@@ -293,6 +294,21 @@ class _Pace:
         passed_ms = int((system.monotonic() - self._began) * 1000 * speed)
         now = self._first_ms + passed_ms + 1
         return {key: max(at[key], _offset_at(logs, key, now, end[key])) for key in end}
+
+
+def _refuse_other_range(options: ReadOptions) -> None:
+    """Refuse options by which each piece would be read from, or up to, elsewhere."""
+    given = {
+        "startingOffsets": options.starting_offsets,
+        "startingOffsetsByTimestamp": options.starting_offsets_by_timestamp,
+        "startingTimestamp": options.starting_timestamp,
+        "stopAtOffsets": options.stop_at_offsets,
+        "endingTimestamp": options.ending_timestamp,
+    }
+    for name, value in given.items():
+        if value is not None:
+            way = "--from says where to begin" if "start" in name else "--until says where to end"
+            raise OptionError(f"option {name!r} is not for a replay: {way}")
 
 
 def _losses(

@@ -182,6 +182,23 @@ def test_what_is_not_there_is_refused(log: str) -> None:
         Replay(log=log, topics=("t",), until=Until({TopicPartition("t", 7): 3})).check()
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "way"),
+    [
+        ("startingOffsets", "latest", "--from"),
+        ("startingOffsetsByTimestamp", '{"t": {"0": 1}}', "--from"),
+        ("startingTimestamp", "1", "--from"),
+        ("stopAtOffsets", '{"t": {"0": 1}}', "--until"),
+        ("endingTimestamp", "1", "--until"),
+    ],
+)
+def test_options_by_which_pieces_would_be_read_elsewhere_are_refused(
+    log: str, name: str, value: str, way: str
+) -> None:
+    with pytest.raises(OptionError, match=f"'{name}' is not for a replay: {way}"):
+        Replay(log=log, topics=("t",), options={name: value}).check()
+
+
 def test_without_follow_it_ends_where_the_log_ended_when_it_began(tmp_path: Path) -> None:
     writer = Writer(tmp_path / "log", topic="t")
     writer.write(0, rows(["a"] * 3))
