@@ -37,6 +37,7 @@ __all__ = [
     "STATE_FILE",
     "UNFINISHED_FOLDER",
     "UNKNOWN_EPOCH",
+    "BatchChecksum",
     "CommitStamp",
     "CommitState",
     "DeletedTopic",
@@ -148,6 +149,13 @@ class PartitionState(NamedTuple):
         )
 
 
+class BatchChecksum(NamedTuple):
+    """Base offset and CRC of a record batch: they tell one history of a log from another."""
+
+    base_offset: int
+    crc: int
+
+
 class SourcePosition(NamedTuple):
     """How far a partition of a source is copied: the next offset, and the last batch below it.
 
@@ -160,11 +168,11 @@ class SourcePosition(NamedTuple):
     crc: int | None = None
 
     @property
-    def last_batch(self) -> tuple[int, int] | None:
-        """Base offset and CRC of the last batch below the offset, if there was one."""
+    def last_batch(self) -> BatchChecksum | None:
+        """The last batch below the offset, if there was one."""
         if self.base_offset is None or self.crc is None:
             return None
-        return self.base_offset, self.crc
+        return BatchChecksum(self.base_offset, self.crc)
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,8 +25,9 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
+from kafkalog.checkpoints.commit_state import BatchChecksum
 from kafkalog.errors import CheckpointError, TargetMismatchError
 from kafkalog.model import TopicPartition, listed
 from kafkalog.streaming.source.offsets import EARLIEST, to_json
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "HeldTopic",
-    "LastBatch",
     "PlannedBatch",
     "TargetState",
     "WaysOn",
@@ -53,13 +53,6 @@ _STARTS: Final = frozenset({"startingoffsets", "startingoffsetsbytimestamp", "st
 _NOTHING: Final[Mapping[Any, Any]] = MappingProxyType({})
 
 
-class LastBatch(NamedTuple):
-    """The last record batch below an end: it tells one history of a log from another."""
-
-    base_offset: int
-    crc: int
-
-
 @dataclass(frozen=True)
 class HeldTopic:
     """What a target holds of one topic.
@@ -72,7 +65,7 @@ class HeldTopic:
 
     topic_id: str | None
     ends: Mapping[int, int]
-    batches: Mapping[int, LastBatch] = field(default_factory=lambda: _NOTHING)
+    batches: Mapping[int, BatchChecksum] = field(default_factory=lambda: _NOTHING)
 
 
 @dataclass(frozen=True)
@@ -156,7 +149,7 @@ class TargetState:
 
 def _held(found: Mapping[str, Any]) -> HeldTopic:
     ends = {int(number): int(end) for number, end in found["ends"].items()}
-    batches = {int(number): LastBatch(*map(int, b)) for number, b in found["batches"].items()}
+    batches = {int(number): BatchChecksum(*map(int, b)) for number, b in found["batches"].items()}
     return HeldTopic(found["id"], ends, batches)
 
 
@@ -179,8 +172,8 @@ class PlannedBatch:
     topic_ids: Mapping[str, str | None] = field(default_factory=lambda: _NOTHING)
     set_id: str | None = None
     log_ends: Mapping[TopicPartition, int] = field(default_factory=lambda: _NOTHING)
-    batches_at: Mapping[TopicPartition, LastBatch] = field(default_factory=lambda: _NOTHING)
-    batches_below: Mapping[TopicPartition, LastBatch] = field(default_factory=lambda: _NOTHING)
+    batches_at: Mapping[TopicPartition, BatchChecksum] = field(default_factory=lambda: _NOTHING)
+    batches_below: Mapping[TopicPartition, BatchChecksum] = field(default_factory=lambda: _NOTHING)
 
 
 @dataclass(frozen=True)

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as sf
 
-from kafkalog.checkpoints.commit_state import SourcePosition
+from kafkalog.checkpoints.commit_state import BatchChecksum, SourcePosition
 from kafkalog.checkpoints.committed import load_committed
 from kafkalog.files.paths import split_paths
 from kafkalog.files.system import system
-from kafkalog.jobs.continuation import HeldTopic, LastBatch, PlannedBatch, TargetState
+from kafkalog.jobs.continuation import HeldTopic, PlannedBatch, TargetState
 from kafkalog.streaming.commit.preserved_offsets import (
     CopiedBatch,
     CopiedPartition,
@@ -96,10 +96,10 @@ class SourceLogs:
                     position = SourcePosition(end, *known)
                     diverged = divergence_at(self._watch, key, position)
                     if diverged is not None and diverged.found is not None:
-                        at[key] = LastBatch(diverged.found.offset, diverged.found.crc)
+                        at[key] = BatchChecksum(diverged.found.offset, diverged.found.crc)
             last = position_at(self._watch, key, ranges[key][1]).last_batch
             if last is not None:
-                below[key] = LastBatch(*last)
+                below[key] = last
         state = load_committed(self._log_dirs.paths).state
         return PlannedBatch(
             ranges,
@@ -145,7 +145,7 @@ def state_of_target(
         set_id = origin.set_id or set_id
         ends = {number: position.offset for number, position in origin.positions.items()}
         batches = {
-            number: LastBatch(*position.last_batch)
+            number: position.last_batch
             for number, position in origin.positions.items()
             if position.last_batch is not None
         }

@@ -23,10 +23,9 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from kafkalog.checkpoints.broker import read_topic_id
-from kafkalog.checkpoints.commit_state import topic_key
+from kafkalog.checkpoints.commit_state import BatchChecksum, topic_key
 from kafkalog.checkpoints.committed import load_committed
 from kafkalog.errors import KafkaLogError
-from kafkalog.jobs.continuation import LastBatch
 from kafkalog.streaming.admin.copied_bounds import Bounds
 from kafkalog.streaming.coordinator.cluster_metadata import read_cluster_topics
 from kafkalog.streaming.log.log_dir import LogDirs
@@ -57,7 +56,7 @@ class TopicFacts:
     partitions: Mapping[int, Bounds]
     settings: Mapping[str, str] | None
     topic_id: str | None = None
-    batches: Mapping[int, LastBatch] = field(default_factory=lambda: MappingProxyType({}))
+    batches: Mapping[int, BatchChecksum] = field(default_factory=lambda: MappingProxyType({}))
 
     @property
     def partition_count(self) -> int:
@@ -94,7 +93,7 @@ class TopicFacts:
         facts: dict[str, Any] = json.loads(text)
         partitions = {int(number): Bounds(*pair) for number, pair in facts["partitions"].items()}
         last = facts.get("lastBatches", {})
-        batches = {int(number): LastBatch(*batch) for number, batch in last.items()}
+        batches = {int(number): BatchChecksum(*batch) for number, batch in last.items()}
         return cls(partitions, facts["settings"], facts["topicId"], batches)
 
 

@@ -19,10 +19,11 @@ from tests.support.sinking import Writer, rows
 from tests.support.spark import delta_session
 
 import kafkalog
+from kafkalog.checkpoints.commit_state import BatchChecksum
 from kafkalog.errors import CommitError, TargetMismatchError
 from kafkalog.jobs import delta_tables
 from kafkalog.jobs.archiving import Archive
-from kafkalog.jobs.continuation import HeldTopic, LastBatch, TargetState
+from kafkalog.jobs.continuation import HeldTopic, TargetState
 from kafkalog.jobs.delta_state import HeldByTable
 from kafkalog.jobs.delta_tables import DeltaTable
 from kafkalog.jobs.topic_facts import TopicFacts, to_properties
@@ -409,7 +410,7 @@ def test_clones_and_tables_whose_log_was_cleaned_up_hold_what_their_rows_show(
         table.create("topic STRING, partition INT, offset BIGINT", ())
     finally:
         spark.conf.unset(every)
-    last = {0: LastBatch(7, 12), 1: LastBatch(2, 34)}
+    last = {0: BatchChecksum(7, 12), 1: BatchChecksum(2, 34)}
     facts = TopicFacts({0: Bounds(0, 8), 1: Bounds(0, 3)}, None, "A", last)
     table.set_properties(to_properties({"t": facts}))
     held = HeldByTable(table)

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kafkalog.checkpoints.commit_state import BatchChecksum
 from kafkalog.errors import CheckpointError, TargetMismatchError
 from kafkalog.jobs.continuation import (
     HeldTopic,
-    LastBatch,
     PlannedBatch,
     TargetState,
     WaysOn,
@@ -21,7 +21,7 @@ from kafkalog.model import TopicPartition
 
 WAYS = WaysOn("the table /lake/t", "/logs/a", "the checkpoint /c")
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
-HELD = TargetState("e", "set", {"t": HeldTopic("A", {0: 100}, {0: LastBatch(90, 7)})})
+HELD = TargetState("e", "set", {"t": HeldTopic("A", {0: 100}, {0: BatchChecksum(90, 7)})})
 
 
 def planned(start: int | None, end: int, **known: object) -> PlannedBatch:
@@ -86,14 +86,14 @@ def test_a_log_that_ends_below_what_is_held_is_refused() -> None:
 
 
 def test_a_log_that_was_cut_and_has_grown_is_refused() -> None:
-    same, other = LastBatch(90, 7), LastBatch(90, 8)
+    same, other = BatchChecksum(90, 7), BatchChecksum(90, 8)
     assert first_offsets(HELD, planned(100, 120, batches_at={T0: same}), WAYS) == {T0: 100}
     with pytest.raises(TargetMismatchError, match="holds other records than its source"):
         first_offsets(HELD, planned(100, 120, batches_at={T0: other}), WAYS)
 
 
 def test_what_is_held_after_a_batch_never_goes_back() -> None:
-    last = LastBatch(110, 9)
+    last = BatchChecksum(110, 9)
     after = HELD.after(planned(90, 120, batches_below={T0: last}))
     assert after.topics["t"] == HeldTopic("A", {0: 120}, {0: last})
     assert HELD.after(planned(10, 50)) == HELD
@@ -114,7 +114,7 @@ held_topics = st.builds(
     HeldTopic,
     st.none() | names,
     st.dictionaries(numbers, numbers, max_size=3),
-    st.dictionaries(numbers, st.builds(LastBatch, numbers, numbers), max_size=3),
+    st.dictionaries(numbers, st.builds(BatchChecksum, numbers, numbers), max_size=3),
 )
 states = st.builds(TargetState, names, st.none() | names, st.dictionaries(names, held_topics))
 

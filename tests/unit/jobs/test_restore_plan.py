@@ -8,8 +8,9 @@ import pytest
 from tests.support.corpus import UnpackedCase
 from tests.support.sinking import Writer, rows
 
+from kafkalog.checkpoints.commit_state import BatchChecksum
 from kafkalog.errors import LogDirectoryError, OptionError
-from kafkalog.jobs.continuation import HeldTopic, LastBatch
+from kafkalog.jobs.continuation import HeldTopic
 from kafkalog.jobs.restore_plan import NO_END, Progress, Seen, TopicPlan, Until, check_target
 from kafkalog.jobs.topic_facts import FactsOfLogs, TopicFacts, read_facts, to_properties
 from kafkalog.model import TopicPartition
@@ -51,14 +52,14 @@ def test_another_end_is_refused(text: str) -> None:
 
 
 def test_facts_of_topics_survive_as_properties() -> None:
-    last = {0: LastBatch(0, 4_000_000_000)}
+    last = {0: BatchChecksum(0, 4_000_000_000)}
     facts = {"t": FACTS, "a.b-c": TopicFacts({0: Bounds(0, 1)}, None, "an id", last)}
     assert read_facts({**to_properties(facts), "delta.appendOnly": "false"}) == facts
 
 
 def test_facts_are_of_the_rows_that_are_held_and_of_their_last_batches() -> None:
     now = TopicFacts({0: Bounds(0, 5), 1: Bounds(0, 9), 2: Bounds(0, 0)}, None, "recreated")
-    below = {0: LastBatch(3, 1), 1: LastBatch(7, 2)}
+    below = {0: BatchChecksum(3, 1), 1: BatchChecksum(7, 2)}
     held = HeldTopic("an id", {0: 5, 1: 8}, below)
     noted = now.of_rows(held)
     assert noted == TopicFacts(now.partitions, None, "an id", {0: below[0]})
