@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
+    from kafkalog.jobs.continuation import PlannedBatch
     from kafkalog.jobs.topic_facts import TopicFacts
     from kafkalog.streaming.commit.preserved_offsets import CopiedBatch
 
@@ -204,7 +205,7 @@ class Mirror:
         """
         self._starts.clear()
         ends = self._logs.ends()
-        held = self._held(self._in_target(), {key.topic for key in ends})
+        held = self._held(self._in_target(), self._noted({key.topic for key in ends}))
         if not held.topics:
             return options
         self._starts.update((key, end) for key, end in held.ends.items() if key in ends)
@@ -228,10 +229,11 @@ class Mirror:
         ranges: _Ranges = {key: (before.get(key), end) for key, end in ends.items()}
         there = self._in_target()
         topics = {key.topic for key in ends}
-        noted, held = self._noted(topics), self._held(there, topics)
+        noted = self._noted(topics)
+        held = self._held(there, noted)
         planned = self._logs.planned(ranges, held)
         first = first_offsets(held, planned, self._ways, is_changed_id=self._logs.is_changed_id)
-        self._refuse_lost(ranges, held)
+        self._refuse_lost(planned, held)
         ranges = planned.ranges
         if all(key in held.ends and end <= held.ends[key] for key, (_, end) in ranges.items()):
             return None
@@ -324,13 +326,12 @@ class Mirror:
         known = topics_of_target(self.target)
         return state_of_target(known, _READER, {topic: topic for topic in topics})
 
-    def _held(self, there: Mapping[TopicPartition, int], topics: Iterable[str]) -> TargetState:
+    def _held(self, there: Mapping[TopicPartition, int], noted: TargetState) -> TargetState:
         """Return what the copy holds: up to where its logs end, by ``from_target``.
 
         Raises:
             TargetMismatchError: somebody else has written to a log, or cut it.
         """
-        noted = self._noted(topics)
         held = dict(noted.topics)
         for key, end in noted.ends.items():
             now = there.get(key, 0)
@@ -355,13 +356,13 @@ class Mirror:
             f"{what}. Nothing was written. Ways on: {'; '.join(ways)}"
         )
 
-    def _refuse_lost(self, ranges: _Ranges, held: TargetState) -> None:
+    def _refuse_lost(self, planned: PlannedBatch, held: TargetState) -> None:
         """Refuse a loss that the query does not see: of partitions that it begins with anew."""
         lost = {
             key: (end, start)
-            for key, (begin, _) in ranges.items()
+            for key, (begin, _) in planned.ranges.items()
             if begin is None and (end := held.end_of(key)) is not None
-            if key in self._logs.ends() and (start := self._logs.start(key)) > end
+            if key in planned.log_ends and (start := self._logs.start(key)) > end
         }
         if lost and self.reading().fail_on_data_loss:
             shown = listed(f"{key} from {a} to {b - 1}" for key, (a, b) in sorted(lost.items()))
@@ -387,7 +388,7 @@ class Mirror:
                     f"{facts.partition_count} in FROM, so it is no copy. Ways on: "
                     f"{self._ways.rebuild}; {self._ways.other_target}"
                 )
-        held = self._held(there, topics)
+        held = self._held(there, self._noted(topics))
         self._refuse_records(there, topics, held)
         last = self._last_batch
         if last is not None:

@@ -39,8 +39,8 @@ def _as_if_nothing_was_held(*given: Any, **named: Any) -> dict[Any, int]:
     return dict.fromkeys(continuation.first_offsets(*given, **named), 0)
 
 
-def _noted(mirror: Mirror, _: object, topics: Any) -> Any:
-    return mirror._noted(topics)
+def _noted(_: Mirror, __: object, noted: Any) -> Any:
+    return noted
 
 
 _TOPIC: Final = (continuation, "_refuse_another_topic", _nothing)
