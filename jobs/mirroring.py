@@ -330,29 +330,32 @@ class Mirror:
         """Return what the copy holds: up to where its logs end, by ``from_target``.
 
         Raises:
-            TargetMismatchError: somebody else has written to a log, or cut it.
+            TargetMismatchError: somebody else has written to a log, or cut it; or it is missing.
         """
         held = dict(noted.topics)
         for key, end in noted.ends.items():
             now = there.get(key, 0)
             if now == end:
                 continue
-            if now > end or not self.from_target:
-                raise self._other_end(key, end, now)
+            if now > end or key not in there or not self.from_target:
+                raise self._other_end(key, end, there.get(key))
             topic = held[key.topic]
             batches = {n: each for n, each in topic.batches.items() if n != key.partition}
             ends = {**topic.ends, key.partition: now}
             held[key.topic] = HeldTopic(topic.topic_id, ends, batches)
         return replace(noted, topics=held)
 
-    def _other_end(self, key: TopicPartition, end: int, now: int) -> TargetMismatchError:
+    def _other_end(self, key: TopicPartition, end: int, now: int | None) -> TargetMismatchError:
         ways = [self._ways.rebuild, self._ways.other_target]
-        what = "somebody else has written to it"
-        if now < end:
+        found, what = f"ends at offset {now}", "somebody else has written to it"
+        if now is None:
+            found, what = "has no folder", "a disk may not be mounted there"
+            ways.insert(0, "mount it, or restore the folder")
+        elif now < end:
             what = "it was cut"
             ways.insert(0, self._ways.from_target)
         return TargetMismatchError(
-            f"{key} ends at offset {now} in {self._ways.target}, and was copied up to {end}: "
+            f"{key} {found} in {self._ways.target}, and was copied up to {end}: "
             f"{what}. Nothing was written. Ways on: {'; '.join(ways)}"
         )
 

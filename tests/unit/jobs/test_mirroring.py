@@ -298,6 +298,25 @@ def test_a_copy_that_was_cut_is_refused(pair: Pair, way: str) -> None:
     pair.check(ways_of(pair.folder)(pair, way))
 
 
+@pytest.mark.parametrize("way", ["restore the folder", *REBUILD_OR_OTHER])
+def test_a_copy_of_which_a_folder_is_missing_was_not_cut(pair: Pair, way: str) -> None:
+    """To continue at offset 0 there is no way on: the sink makes no such partition again."""
+    pair.write()
+    pair.mirror()
+    pair.write()
+    away = (pair.copy / "t-0").rename(pair.folder / "away")
+    with pytest.raises(TargetMismatchError, match="t-0 has no folder in the copy") as caught:
+        pair.mirror()
+    assert way in str(caught.value)
+    assert "--from-target" not in str(caught.value)
+    if way == "restore the folder":
+        away.rename(pair.copy / "t-0")
+        pair.mirror()
+        pair.check()
+    else:
+        pair.check(ways_of(pair.folder)(pair, way))
+
+
 @pytest.mark.parametrize("way", REBUILD_OR_OTHER)
 def test_a_copy_that_somebody_else_has_written_to_is_refused(pair: Pair, way: str) -> None:
     pair.write(2, to="copy")
