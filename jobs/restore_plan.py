@@ -9,8 +9,8 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
-from kafkalog.checkpoints.committed import load_committed
 from kafkalog.errors import LogDirectoryError, OptionError, RowError
+from kafkalog.jobs.copied_logs import topics_of_target
 from kafkalog.jobs.targets import check_folders
 from kafkalog.model import MAX_OFFSET, TopicPartition
 from kafkalog.streaming.admin.copied_bounds import Bounds
@@ -279,10 +279,7 @@ def check_target(
 
 
 def _known(log: str, topic: str) -> TopicState | None:
-    paths = WriteOptions.parse({"path": log}).paths
-    state = load_committed([Path(path) for path in paths]).state
-    found = [] if state is None else [each for each in state.topics.values() if each.name == topic]
-    return found[0] if found else None
+    return topics_of_target(log).get(topic)
 
 
 def _refuse_records(log: str, known: TopicState) -> None:
