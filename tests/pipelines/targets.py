@@ -311,7 +311,7 @@ class Replayed(Target):
         rows = self.rows()
         for line in lines:
             if all(_is_played(held, line.rows.get(number, {})) for number, held in rows.items()):
-                self.copied, self.held = line.copied(), self._reached(line)
+                self.held = self._reached(line)
                 self.copied = line.below(self.held)
                 return
         raise AssertionError(f"played was {rows}, which no line has once and in order")
