@@ -308,8 +308,7 @@ class HeldByTable:
 
     def _check_committed(self, base: int, held: TargetState) -> None:
         """See that the command's commit is there: Delta skips a version that it knows silently."""
-        commits = self.table.commits(_FIRST_COMMITS)
-        since = [commit for commit in commits if commit.version > base]
+        since = self.table.commits_after(base)
         mine = [
             one
             for one in since
