@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
+from concurrent.futures import ThreadPoolExecutor, wait
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import pyarrow as pa
 
@@ -25,7 +26,7 @@ except ImportError as error:  # pragma: no cover - the test environment has it
     raise OptionError("SQL needs DuckDB: pip install 'kafkalog[sql]'") from error
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
 __all__ = ["SqlError", "SqlSession"]
@@ -36,6 +37,8 @@ _BATCHES: Final = "batches"
 _NO_TABLE: Final = "Catalog Error: Table with name"
 _LOCKED: Final = "the configuration has been locked"
 _OFFSET: Final = re.compile(r"\boffset\b", re.IGNORECASE)
+_ASK_AGAIN_SECONDS: Final = 0.1
+_T = TypeVar("_T")
 
 
 class SqlError(KafkaLogError):
@@ -67,6 +70,7 @@ class SqlSession(Closing):
         if files is not None:
             check_apart("--files", files, paths)
         self._spilled = TemporaryDirectory(prefix="kafkalog-sql-")
+        self._worker = ThreadPoolExecutor(1, "kafkalog-sql")
         self._connection = duckdb.connect()
         self._connection.execute(_settings(self._spilled.name, files))
         self.tables: list[str] = []
@@ -91,6 +95,7 @@ class SqlSession(Closing):
 
     def close(self) -> None:
         """Close the connection, and remove what it has spilled."""
+        self._worker.shutdown()
         self._connection.close()
         self._spilled.cleanup()
 
@@ -115,15 +120,27 @@ class SqlSession(Closing):
         """
         self.scans.error = None
         try:
-            relation = self._connection.sql(statement)
+            relation = self._call(lambda: self._connection.sql(statement))
             if relation is not None:  # as of a statement without rows
-                yield from relation.to_arrow_reader(_ROWS)
+                reader = self._call(lambda: relation.to_arrow_reader(_ROWS))
+                while (batch := self._call(lambda: next(reader, None))) is not None:
+                    yield batch
         except (duckdb.Error, pa.ArrowException, OSError) as error:
             raise self._reason(error, statement) from None
-        except RuntimeError as error:  # which is what DuckDB makes of Ctrl-C
-            if "interrupted" in str(error):
-                raise KeyboardInterrupt from None
-            raise
+
+    def _call(self, function: Callable[[], _T]) -> _T:
+        """Call DuckDB in the worker's thread, and end the statement if the caller is interrupted.
+
+        In the main thread, a Ctrl-C would wait until DuckDB looks for signals: where its own
+        threads do the work, that is at the end of the statement.
+        """
+        future = self._worker.submit(function)
+        try:
+            return future.result()
+        finally:
+            while not future.done():  # before a statement begins, it hears of no interrupt
+                self._connection.interrupt()
+                wait([future], _ASK_AGAIN_SECONDS)
 
     def _reason(self, error: Exception, statement: str) -> KafkaLogError:
         """Return what is behind an error of DuckDB, or Arrow's of it."""

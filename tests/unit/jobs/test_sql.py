@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
+import signal
+from threading import Timer
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -327,6 +330,22 @@ def test_control_characters_of_records_reach_no_terminal(
     _, text = call(tmp_path, statement.format(hostile=HOSTILE), *words)
     assert text
     assert all(line.isprintable() for line in text.splitlines()), ascii(text)
+
+
+def test_an_interrupt_ends_a_statement_amid_its_work(
+    session: SqlSession,
+) -> None:
+    """The statement would take minutes, in threads of DuckDB that hear of no signal."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    timer = Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
+    try:
+        timer.start()
+        with pytest.raises(KeyboardInterrupt):
+            rows(session, "select count(*) from range(1000000000000)")
+    finally:
+        timer.join()
+        signal.signal(signal.SIGINT, before)
+    assert rows(session, "select 1") == [(1,)]
 
 
 def test_damage_is_named_as_everywhere(tmp_path: Path) -> None:
