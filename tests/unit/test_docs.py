@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import re
 from pathlib import Path
 
@@ -55,6 +56,42 @@ def test_every_function_that_a_page_names_is_in_its_file(page: Path) -> None:
     folders = "benchmarks|checkpoints|jobs|src|streaming|tests"
     named = re.findall(rf"`((?:{folders})/[\w/]+\.py)(?:::([\w.]+))?`", page.read_text())
     assert [f"{path}::{name}" for path, name in named if not is_defined(ROOT / path, name)] == []
+
+
+@pytest.mark.parametrize("way", ["in", "out"])
+def test_a_rows_way_crosses_a_dozen_modules_and_enters_no_package_twice(way: str) -> None:
+    page = (ROOT / "docs/architecture.md").read_text().partition(f"## A row's way {way}\n")[2]
+    rows = re.findall(
+        r"^\| (\d+) \| `([\w/]+\.py)::", page.partition("Beside the way")[0], re.MULTILINE
+    )
+    files = [file for _, file in rows]
+    assert [int(number) for number, _ in rows] == [*range(1, 13)]
+    assert len({*files}) == len(files)
+    chapters = [chapter for chapter, _ in itertools.groupby(files, chapter_of)]
+    assert len({*chapters}) == len(chapters), chapters
+    for number, file in enumerate(files[1:], 1):
+        linked = [other for other in files[:number] if imports(file, other) or imports(other, file)]
+        assert linked, f"{file} has no import in common with the stations before it"
+
+
+def chapter_of(file: str) -> str:
+    """Name the chapter that a module lies in: ``streaming/log`` for all that lies below it."""
+    return "/".join(
+        file.removeprefix("src/kafkalog/").split("/")[: 2 if "streaming" in file else 1]
+    )
+
+
+def imports(file: str, other: str) -> bool:
+    """Say whether a module imports another one, or a name from it."""
+    module = other.removeprefix("src/").removeprefix("kafkalog/").removesuffix(".py")
+    package, _, name = f"kafkalog.{module}".replace("/", ".").rpartition(".")
+    for node in ast.walk(ast.parse((ROOT / file).read_text())):
+        if isinstance(node, ast.ImportFrom) and (
+            node.module == f"{package}.{name}"
+            or (node.module == package and name in {alias.name for alias in node.names})
+        ):
+            return True
+    return False
 
 
 def is_defined(file: Path, name: str) -> bool:
