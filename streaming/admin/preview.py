@@ -48,9 +48,16 @@ class Preview:
     """
 
     def __init__(
-        self, log_set: LogSet, *, takes_over: bool = False, ends: TransactionEnds | None = None
+        self,
+        log_set: LogSet,
+        *,
+        takes_over: bool = False,
+        ends: TransactionEnds | None = None,
+        ends_open: bool = False,
     ) -> None:
         """Prove that unfinished commits can be taken back; with ``ends``, end open transactions.
+
+        With ``ends_open`` somebody else ends them.
 
         Raises:
             LogDirectoryError, CheckpointError: they cannot.
@@ -58,6 +65,7 @@ class Preview:
         self._log_set = log_set
         self._takes_over = takes_over
         self._ends = ends
+        self._ends_open = ends_open or ends is not None
         self.ended = EndedTransactions()
         touched = verify_unfinished(log_set)
         self._touched: Mapping[TopicPartition, IntendedPartition] = {
@@ -88,8 +96,9 @@ class Preview:
             marks=marks,
             takes_over=self._takes_over,
             is_replicated=self._log_set.state.is_replicated,
+            ends_open=self._ends_open,
         )
-        end, cut = log.look(ends_open=self._ends is not None)
+        end, cut = log.look()
         if cut is not None:
             _LOGGER.warning("%s", cut)
         if self._ends is not None:

@@ -172,6 +172,7 @@ def put_in_order(
     resets_log_start: bool = False,
     preview: Preview | None = None,
     open_advice: Mapping[TopicPartition, str] | None = None,
+    ends_open: bool = False,
 ) -> RecoveryReport:
     """Look at the end of each log, and mend it; ``begun`` is what was done before.
 
@@ -181,7 +182,7 @@ def put_in_order(
     ``takes_over``: the logs are the truth as they are, see
     :class:`~kafkalog.streaming.commit.tail_recovery.TailRecovery`. With ``takes_positions`` so are
     those of a broker's ``__consumer_offsets``. ``open_advice`` is what to do about transactions
-    that stay open, by partition.
+    that stay open, by partition. With ``ends_open`` they are no problem: the caller sees to them.
     """
     done = RecoveryReport(begun.set_id, begun.rolled_back, lost=begun.lost, writers=begun.writers)
     done.problems += filter(None, map(unfinished_salvage, log_set.directories))
@@ -191,6 +192,7 @@ def put_in_order(
         takes_over=takes_over,
         takes_positions=takes_positions,
         resets=resets_log_start,
+        ends_open=ends_open,
     )
     for key, found in log_set.partitions().items():
         check_interrupt()
@@ -268,6 +270,7 @@ class _PartitionRecovery:
         takes_over: bool,
         takes_positions: bool,
         resets: bool,
+        ends_open: bool,
     ) -> None:
         self._log_set = log_set
         self._done = done
@@ -276,6 +279,7 @@ class _PartitionRecovery:
         self._takes_over = takes_over
         self._takes_positions = takes_positions
         self._resets = resets
+        self._ends_open = ends_open
         self._marks = BrokerMarks()
         self._owners = TopicOwners(log_set.state)
 
@@ -374,6 +378,7 @@ class _PartitionRecovery:
             takes_over=self._takes_over,
             advice=advice(known, key.partition),
             open_advice=self._open_advice.get(key, ""),
+            ends_open=self._ends_open,
             is_replicated=state.is_replicated,
             check_locks=self._log_set.check_current,
         )

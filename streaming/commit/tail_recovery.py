@@ -43,7 +43,12 @@ if TYPE_CHECKING:
     from kafkalog.streaming.store.ends.broker_marks import BrokerMarks
     from kafkalog.streaming.store.ends.rule import RecordedOffsets
 
-__all__ = ["TailRecovery", "open_transaction_error", "telling_a_way_out"]
+__all__ = [
+    "TailRecovery",
+    "check_no_open_transaction",
+    "open_transaction_error",
+    "telling_a_way_out",
+]
 
 _LOGGER: Final = logging.getLogger("kafkalog.sink")
 
@@ -102,6 +107,7 @@ class TailRecovery:
         advice: what else to say where a log ends below what is committed.
         is_replicated: whether it is one of several replicas, so that others may be whole.
         open_advice: what to say where a transaction is open at the end.
+        ends_open: whether an open transaction is no reason to refuse: somebody else sees to it.
         check_locks: raises if the locks were lost: their new holder may be writing the batch that
             looks like a torn tail. It is called only before something is cut off.
     """
@@ -116,6 +122,7 @@ class TailRecovery:
     advice: str = ""
     is_replicated: bool = False
     open_advice: str = ""
+    ends_open: bool = False
     check_locks: Callable[[], None] = lambda: None
 
     def open(
@@ -166,10 +173,10 @@ class TailRecovery:
                 "there"
             )
 
-    def look(self, *, ends_open: bool = False) -> tuple[int, str | None]:
+    def look(self) -> tuple[int, str | None]:
         """Return the end that :meth:`open` would find, and what it would cut off for it.
 
-        Changes nothing. With ``ends_open`` open transactions are no reason to refuse.
+        Changes nothing.
 
         Raises:
             CommitError, LogDirectoryError, CheckpointError: as :meth:`open`.
@@ -183,16 +190,15 @@ class TailRecovery:
                 valid = self.torn_end(segment)
                 end = segment.base_offset if valid is None else valid.next_offset
                 cut = valid and self.cut_text(segment, valid)
-        self._check_end(end, ends_open=ends_open)
+        self._check_end(end)
         return end, cut
 
-    def _check_end(self, end: int, *, ends_open: bool = False) -> None:
+    def _check_end(self, end: int) -> None:
         self.check_has_all(end)
         if not self.takes_over:
             self.check_has_no_more(end)
-        if end != self.committed_end and not ends_open:
-            advice = self.open_advice or _END_TRANSACTIONS
-            _check_no_open_transaction(self.folder, self.key, end, advice)
+        if end != self.committed_end and not self.ends_open:
+            check_no_open_transaction(self.folder, self.key, end, self.open_advice)
 
     @property
     def _said(self) -> RecordedOffsets:
@@ -313,11 +319,18 @@ class TailRecovery:
             )
 
 
-def _check_no_open_transaction(folder: Path, key: TopicPartition, end: int, advice: str) -> None:
+def check_no_open_transaction(
+    folder: Path, key: TopicPartition, end: int, advice: str = ""
+) -> None:
+    """See that no transaction is open at the end of a log; ``advice`` is what else to do about it.
+
+    Raises:
+        CommitError: one is.
+    """
     with PartitionLog(folder, key) as log:
         stable = log.last_stable_offset(end)
     if stable < end:
-        raise open_transaction_error(folder, key, stable, end, advice)
+        raise open_transaction_error(folder, key, stable, end, advice or _END_TRANSACTIONS)
 
 
 def open_transaction_error(

@@ -23,21 +23,29 @@ from tests.support.lent import (
     know,
     take,
 )
+from tests.support.logs import Row, append_batch, batch_bytes, write_segment
 from tests.support.replicated import (
     append,
     check_clean,
     check_equal,
     check_in_sync,
     newest_state,
+    path_of,
     values,
 )
+from tests.support.transactions import producer_batch, state_record
 
 from kafkalog.checkpoints.broker import read_topic_id
 from kafkalog.checkpoints.commit_state import UNFINISHED_FOLDER
 from kafkalog.errors import LogDirectoryError
+from kafkalog.model import TopicPartition
+from kafkalog.streaming.admin.broker.handover import take_over
+from kafkalog.streaming.log.partition_log import PartitionLog
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from kafkalog.streaming.admin.recovery import RecoveryReport
 
 pytestmark = pytest.mark.crash
 
@@ -45,7 +53,8 @@ STRIDE: Final = int(os.environ.get("KAFKALOG_KILL_STRIDE", "23"))
 ALLOWED: Final = {"allowBrokerDirectory": "true"}
 BEFORE: Final = [f"a{n}" for n in range(12)] + ["b0", "b1", "b2"]
 LATER: Final = ["c0", "c1", "c2"]
-FROM_BROKERS: Final = ["from brokers", "acknowledged"]
+COMMITTED: Final = {"kafka.isolation.level": "read_committed"}
+FROM_BROKERS: Final = ["from brokers", "acknowledged", "committed"]
 
 
 @pytest.fixture
@@ -128,24 +137,46 @@ def test_a_handover_that_was_killed_is_ours_or_done_again(template: Path, folder
     assert seen == {(False, True), (False, False), (True, False), (True, True)}
 
 
+def leave_prepared(nodes: list[Path], values: list[str]) -> None:
+    """Append records of producer 1, whose coordinator, on one node, has prepared to commit them."""
+    for node in nodes:
+        with PartitionLog(node / "t-1", TopicPartition("t", 1)) as log:
+            at = log.log_end_offset()
+        batches = [
+            producer_batch(at + number, 1, 1, row=Row(each.encode()))
+            for number, each in enumerate(values)
+        ]
+        append_batch(max((node / "t-1").glob("*.log")), b"".join(batches))
+    key, value = state_record("a", 2, 1, 0, {"t": [1]})
+    write_segment(nodes[1] / "__transaction_state-0", 0, batch_bytes(0, [Row(value, key)]))
+
+
+def end(nodes: list[Path], metadata: Path) -> RecoveryReport:
+    return take_over([path_of(nodes)], aborts_open=True, cluster_metadata=[str(metadata)])
+
+
 def test_a_takeover_that_was_killed_is_done_again(template: Path, folder: Path) -> None:
-    """The node that has most was led by the broker that died last, another one is behind."""
+    """The node that has most was led by the broker that died last, another one is behind.
+
+    A transaction is prepared to commit, and has no marker yet.
+    """
     nodes, metadata = nodes_in(template), template / "metadata"
     assert give(nodes, metadata).problems == []
     for node in nodes[1:]:
         append_as_broker(node / "t-0", 3, FROM_BROKERS[:1])
-    append_as_broker(nodes[2] / "t-0", 3, FROM_BROKERS[1:])
+    append_as_broker(nodes[2] / "t-0", 3, FROM_BROKERS[1:2])
     append_as_broker(nodes[0] / "t-0", 2, ["never acknowledged"] * 7)
+    leave_prepared(nodes, FROM_BROKERS[2:])
     call, died = 0, True
     while died:
         copy = folder / str(call)
         shutil.copytree(template, copy)
         nodes, metadata = nodes_in(copy), copy / "metadata"
-        died = run_and_kill(lambda n=nodes, m=metadata: take(n, m), call, half=True)  # type: ignore[misc]
+        died = run_and_kill(lambda n=nodes, m=metadata: end(n, m), call, half=True)  # type: ignore[misc]
         if not continues(nodes):
-            assert take(nodes, metadata).problems == []
+            assert end(nodes, metadata).problems == []
             assert continues(nodes)
-        assert values(nodes) == sorted(BEFORE + FROM_BROKERS + LATER)
+        assert values(nodes, options=COMMITTED) == sorted(BEFORE + FROM_BROKERS + LATER)
         check_in_sync(nodes)
         check_equal(nodes)
         shutil.rmtree(copy)

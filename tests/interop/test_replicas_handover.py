@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import shutil
+import time
 from typing import TYPE_CHECKING, Final
 
 import pytest
+from confluent_kafka import ConsumerGroupTopicPartitions
+from confluent_kafka.admin import AdminClient
 from tests.support.dump_log import dump_log_segments, partition_files
 from tests.support.kafka_cluster import Cluster
+from tests.support.killed_transactions import (
+    INTERNAL_PARTITIONS,
+    leave_only,
+    produce_with_librdkafka,
+    steps,
+    wait_until_complete,
+)
 from tests.support.replicated import (
     append,
     check_equal,
@@ -19,13 +29,17 @@ from tests.support.replicated import (
 
 from kafkalog.checkpoints.broker import META_PROPERTIES, read_leader_epochs
 from kafkalog.errors import LogDirectoryError
+from kafkalog.model import TopicPartition
 from kafkalog.streaming.admin.broker.handover import hand_over, take_over
 from kafkalog.streaming.admin.nodes.replicas import compare_replicas
+from kafkalog.streaming.groups.group_commits import GroupCommits
+from kafkalog.streaming.store.policy import SetPolicy
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.support.kafka_cluster import NodeBroker
+    from tests.support.killed_transactions import Step
 
     from kafkalog.streaming.admin.recovery import RecoveryReport
 
@@ -34,7 +48,17 @@ pytestmark = pytest.mark.interop
 PARTITIONS: Final = 6
 ROWS: Final = 20
 ALLOWED: Final = {"allowBrokerDirectory": "true"}
-QUICK: Final = {"replica.lag.time.max.ms": "3000"}
+QUICK: Final = {
+    "replica.lag.time.max.ms": "3000",
+    "offsets.topic.num.partitions": str(INTERNAL_PARTITIONS),
+    "transaction.state.log.num.partitions": str(INTERNAL_PARTITIONS),
+}
+STEPS: Final = [
+    step
+    for step in steps("v1", few=True)
+    if step.name in {"sent-offsets", "commit-marked-1-and-offsets", "commit-prepared"}
+]
+"""Transactions amid which the cluster is killed."""
 
 
 class Sink:
@@ -76,14 +100,77 @@ def give(nodes: list[Path], cluster: Cluster) -> RecoveryReport:
     return hand_over([path_of(nodes)], cluster_metadata=metadata)
 
 
-def take(nodes: list[Path], cluster: Cluster) -> RecoveryReport:
+def take(nodes: list[Path], cluster: Cluster, *, aborts_open: bool = False) -> RecoveryReport:
     metadata = [str(broker.metadata) for broker in cluster.brokers]
-    return take_over([path_of(nodes)], cluster_metadata=metadata)
+    return take_over([path_of(nodes)], cluster_metadata=metadata, aborts_open=aborts_open)
+
+
+def use(nodes: list[Path], cluster: Cluster) -> None:
+    for node, broker in zip(nodes, cluster.brokers, strict=True):
+        shutil.copy(broker.log_dirs[0] / META_PROPERTIES, node)
+        broker.use([node])
 
 
 def served(broker: NodeBroker) -> list[str]:
     found = broker.consume_all("t")
     return sorted((record.value or b"").decode() for record in found)
+
+
+def run_transactions(nodes: list[Path], cluster: Cluster, tmp_path: Path) -> None:
+    """Let clients end transactions, and begin one; each partition has a replica on all nodes."""
+    for name in ("in", *(step.transactional_id for step in STEPS)):
+        cluster.create(name, [[1, 2, 3], [2, 3, 1]])
+    bootstrap = cluster.brokers[1].bootstrap
+    cluster.brokers[1].produce("in", [(None, b"%d" % n) for n in range(9)], acks="all")
+    produce_with_librdkafka(bootstrap, STEPS)
+    for step in STEPS:
+        name = str(step.state_partition)
+        (where,) = (node / name for node in nodes if (node / name).is_dir())
+        (tmp_path / "states").mkdir(exist_ok=True)
+        (tmp_path / "states" / name).symlink_to(where)
+    wait_until_complete(tmp_path / "states", STEPS)
+    deadline = time.monotonic() + 60
+    while any(len({log_bytes(node, step) for node in nodes}) > 1 for step in STEPS):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def log_bytes(node: Path, step: Step) -> int:
+    """Return how much of a step's topic a node has: a marker comes to followers a moment later."""
+    return sum(each.stat().st_size for each in node.glob(f"{step.transactional_id}-*/*.log"))
+
+
+def take_amid_transactions(nodes: list[Path], cluster: Cluster) -> None:
+    for node in nodes:
+        for step in STEPS:
+            leave_only(node, step)
+    assert any("is still open" in problem for problem in take(nodes, cluster).problems)
+    assert take(nodes, cluster, aborts_open=True).problems == []
+    check_transactions(nodes)
+
+
+def committed(step: Step) -> list[str]:
+    return ["before"] * 2 + ["in it"] * 2 * (step.end == "commit")
+
+
+def check_transactions(nodes: list[Path]) -> None:
+    """Readers of committed records see of each topic, and of its group, what was decided."""
+    options = {"kafka.isolation.level": "read_committed"}
+    for step in STEPS:
+        assert values(nodes, step.transactional_id, options=options) == committed(step), step
+        found = GroupCommits(nodes, step.group, SetPolicy(allows_broker=True)).look().positions
+        assert found == {TopicPartition("in", 0): 6 if step.end == "commit" else 3}, step
+
+
+def check_broker_agrees(broker: NodeBroker) -> None:
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    for step in STEPS:
+        found = broker.consume_all(step.transactional_id, isolation="read_committed")
+        assert sorted((each.value or b"").decode() for each in found) == committed(step), step
+        asked = [ConsumerGroupTopicPartitions(step.group)]
+        (future,) = admin.list_consumer_group_offsets(asked, require_stable=True).values()
+        (at,) = future.result(60).topic_partitions
+        assert (at.topic, at.offset) == ("in", 6 if step.end == "commit" else 3), step
 
 
 LATE_NEWS: Final = ("marked as failed", "has an older epoch", "doesn't exist in the leader node")
@@ -118,9 +205,7 @@ def test_three_brokers_get_three_nodes_and_give_them_back(tmp_path: Path) -> Non
         cluster.start()
         cluster.create("t", assigned(nodes), min__insync__replicas="2", segment__bytes="1048576")
         cluster.stop()
-        for node, broker in zip(nodes, cluster.brokers, strict=True):
-            shutil.copy(broker.log_dirs[0] / META_PROPERTIES, node)
-            broker.use([node])
+        use(nodes, cluster)
 
         # the cluster has elected each leader about once, we have more often
         before = epochs(nodes)
@@ -143,6 +228,7 @@ def test_three_brokers_get_three_nodes_and_give_them_back(tmp_path: Path) -> Non
         cluster.brokers[1].produce("t", records[:30], over=PARTITIONS, acks="all")
         cluster.wait_until_in_sync("t")
         check_epochs(nodes)
+        run_transactions(nodes, cluster, tmp_path)
 
         # One dies, the others continue, then these die as well: one node is behind.
         cluster.brokers[2].kill()
@@ -151,8 +237,8 @@ def test_three_brokers_get_three_nodes_and_give_them_back(tmp_path: Path) -> Non
         cluster.kill()
         sink.values += theirs
 
-        # Ours again, with all that was acknowledged; and theirs once more.
-        assert take(nodes, cluster).problems == []
+        # Ours again, with all that was acknowledged or decided; and theirs once more.
+        take_amid_transactions(nodes, cluster)
         check_equal(nodes)
         check_in_sync(nodes)
         assert values(nodes) == sorted(sink.values)
@@ -163,6 +249,7 @@ def test_three_brokers_get_three_nodes_and_give_them_back(tmp_path: Path) -> Non
         cluster.start()
         cluster.wait_until_in_sync("t")
         assert [served(broker) for broker in cluster.brokers] == [sorted(sink.values)] * 3
+        check_broker_agrees(cluster.brokers[0])
         cluster.stop()
     for node in nodes:
         files = [path for path in partition_files(node) if path.parent.name.startswith("t-")]

@@ -227,15 +227,18 @@ def wait_until_complete(log_dir: Path, chosen: Sequence[Step]) -> None:
 
 
 def leave_only(log_dir: Path, step: Step) -> None:
-    """Cut off what the broker did after the step; how far logs go, it says of these as well."""
+    """Cut off what the broker did after the step; how far logs go, it says of these as well.
+
+    Of a node of several, what it has is cut.
+    """
     if step.end == "open":
         return
     data = {number: TopicPartition(step.transactional_id, number) for number in step.sends}
     for name, key in {**data, "offsets": step.positions_partition}.items():
-        if name not in step.marked:
+        if name not in step.marked and (log_dir / str(key)).is_dir():
             cut_before(log_dir, key, _last(log_dir, key, markers=True))
-    if not step.is_complete:
-        key = step.state_partition
+    key = step.state_partition
+    if not step.is_complete and (log_dir / str(key)).is_dir():
         cut_before(log_dir, key, _last(log_dir, key, markers=False))
 
 

@@ -369,16 +369,22 @@ def take_over(
         OptionError: ``transaction_state`` or ``abort_producers`` without ``aborts_open``.
         KafkaLogError: the directories are no whole set, or their state cannot be trusted.
     """
-    given = {"abort_open_transactions": aborts_open or None}
-    if is_replicated(directories := existing(paths), given, cluster_metadata):
-        metadata = named_metadata(cluster_metadata)
-        return take_over_nodes(directories, metadata, dry_run=dry_run, wait_ms=wait_ms)
-    _refuse_lone_nodes(paths, directories)
-    copies = existing(transaction_state) if transaction_state else ()
-    _check_counts(directories, counts := partitions or {})
-    if (copies or abort_producers) and not aborts_open:
+    given = {"partitions": partitions or None}
+    is_of_nodes = is_replicated(directories := existing(paths), given, cluster_metadata)
+    if (transaction_state or abort_producers) and not aborts_open:
         raise OptionError(_ABORTS_ASKED)
-    ends = partial(_ends_of, copies=copies, producers=abort_producers, aborts_open=aborts_open)
+    copies = existing(transaction_state) if transaction_state else ()
+    metadata = named_metadata(cluster_metadata)
+
+    def ends(log_set: LogSet) -> TransactionEnds | None:
+        if not aborts_open:
+            return None
+        return TransactionEnds(log_set, copies, abort_producers, metadata)
+
+    if is_of_nodes:
+        return take_over_nodes(directories, metadata, ends, dry_run=dry_run, wait_ms=wait_ms)
+    _refuse_lone_nodes(paths, directories)
+    _check_counts(directories, counts := partitions or {})
     return _take_over_one(directories, ends, counts, dry_run=dry_run, wait_ms=wait_ms)
 
 
@@ -400,13 +406,6 @@ def _check_counts(directories: Sequence[Path], counts: Mapping[str, int]) -> Non
             raise OptionError(
                 f"topic {topic!r} has at least {found[topic]} partitions, and cannot have {count}"
             )
-
-
-def _ends_of(
-    log_set: LogSet, *, copies: Sequence[Path], producers: Collection[int], aborts_open: bool
-) -> TransactionEnds | None:
-    """Find out how open transactions are to be ended; None if they are not."""
-    return TransactionEnds(log_set, copies, producers) if aborts_open else None
 
 
 def _take_over_one(

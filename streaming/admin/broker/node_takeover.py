@@ -17,6 +17,7 @@ Source: Kafka ``LeaderEpochFileCache``, ``LeaderEndPoint``; KIP-101, KIP-279.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from kafkalog.checkpoints.broker import (
@@ -29,7 +30,7 @@ from kafkalog.checkpoints.broker import (
 from kafkalog.checkpoints.commit_state import TopicState, topic_key
 from kafkalog.checkpoints.replica_state import ReplicaState, Rewritten
 from kafkalog.checkpoints.voters import find_voters
-from kafkalog.errors import LogDirectoryError
+from kafkalog.errors import KafkaLogError, LogDirectoryError
 from kafkalog.model import TopicPartition, partition_directory_name
 from kafkalog.streaming.admin.broker.cluster_check import newest_view
 from kafkalog.streaming.admin.broker.handed_nodes import opened_nodes, sync_folder, tell_broker
@@ -38,9 +39,14 @@ from kafkalog.streaming.admin.broker.handover_state import (
     moved_ends,
     with_broker_settings,
 )
+from kafkalog.streaming.admin.broker.open_transactions import (
+    EndedTransactions,
+    end_transactions_of,
+)
 from kafkalog.streaming.admin.groups import empty_groups
 from kafkalog.streaming.admin.preview import Preview
 from kafkalog.streaming.admin.recovery import RecoveryReport, put_in_order
+from kafkalog.streaming.commit.tail_recovery import check_no_open_transaction
 from kafkalog.streaming.log.log_dir import LogDirs, choose_directory, partitions_by_node
 from kafkalog.streaming.store.folders.deleted import without_deleted
 from kafkalog.streaming.store.guard import handover_is_over, is_being_handed_over
@@ -50,11 +56,12 @@ from kafkalog.streaming.store.replicas.copying import CopyBudget
 from kafkalog.streaming.store.replicas.in_sync import ALL_BYTES, catch_up
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from kafkalog.checkpoints.commit_state import CommitState
     from kafkalog.checkpoints.voters import Voters
+    from kafkalog.streaming.admin.broker.open_transactions import TransactionEnds
     from kafkalog.streaming.coordinator.cluster_partitions import ClusterView
     from kafkalog.streaming.log.log_dir import PartitionDirectory
     from kafkalog.streaming.store.recovery.partition_states import PartitionEnd
@@ -87,12 +94,18 @@ class _OneNode(LogSet):
 
 
 def take_over_nodes(
-    directories: Sequence[Path], metadata: Sequence[Path], *, dry_run: bool, wait_ms: int
+    directories: Sequence[Path],
+    metadata: Sequence[Path],
+    ends: Callable[[LogSet], TransactionEnds | None],
+    *,
+    dry_run: bool,
+    wait_ms: int,
 ) -> RecoveryReport:
     """Let our sink continue on nodes after the brokers of a cluster, which have stopped.
 
     ``metadata`` are directories with copies of the cluster's metadata log, where the nodes have
-    none: topics get their settings from there. Where a problem was found nothing is taken over.
+    none: topics get their settings from there. ``ends`` tells how open transactions of the truth
+    end, or None if they are not to be ended. Where a problem was found nothing is taken over.
 
     Raises:
         LogDirectoryError: a node is not there, a broker is still running, or the set was not
@@ -113,12 +126,16 @@ def take_over_nodes(
         found = _Found(_replicas(log_set, done, dry_run=dry_run))
         if not done.problems:
             _choose(log_set, found, done, metadata)
+        truth, known = dict(found.truth), ends(log_set)
+        if not done.problems:
+            _foresee_ends(found, known, done)
         if done.problems:
             return done
         done.partitions = [each for _, (_, each) in sorted(found.truth.items())]
         state = with_broker_settings(_taken(log_set.state, found), [*directories, *metadata])
         done.written += _changes(log_set.state, state, found)
         if not dry_run:
+            _settle(log_set, truth, known)
             _take(log_set, found, state)
             _end(log_set, done)
         return done
@@ -142,15 +159,20 @@ def _check_was_handed_over(log_set: LogSet, before: Voters | None) -> None:
 def _replicas(
     log_set: LogSet, done: RecoveryReport, *, dry_run: bool
 ) -> dict[TopicPartition, dict[int, PartitionEnd]]:
-    """Bring the end of every log of every node in order, each by itself; note problems."""
+    """Bring the end of every log of every node in order, each by itself; note problems.
+
+    An open transaction is none: the replica that counts may have the marker that ends it. The
+    cluster's ``__consumer_offsets`` becomes a topic of the set, as each that it has made.
+    """
     ends: dict[TopicPartition, dict[int, PartitionEnd]] = {}
+    order = partial(put_in_order, takes_over=True, takes_positions=True, ends_open=True)
     for node, members in log_set.node.nodes().items():
         one = _OneNode(_without_ends(log_set.state), Node(members), log_set.verify_locks)
-        preview = Preview(one, takes_over=True) if dry_run else None
-        mended = put_in_order(one, RecoveryReport(), takes_over=True, preview=preview)
+        preview = Preview(one, takes_over=True, ends_open=True) if dry_run else None
+        mended = order(one, RecoveryReport(), preview=preview)
         done.skipped += mended.skipped
         done.problems += [f"node {node}: {problem}" for problem in mended.problems]
-        for each in mended.partitions:
+        for each in (*mended.partitions, *mended.positions):
             ends.setdefault(each.topic_partition, {})[node] = each
     return dict(sorted(ends.items()))
 
@@ -325,7 +347,6 @@ def _take(log_set: LogSet, found: _Found, state: CommitState) -> None:
     nodes = log_set.node.nodes()
     folders = partitions_by_node(nodes)
     for key, (node, each) in found.truth.items():
-        _settle(each)
         for other in state.topics[each.key].replicas[key.partition].replicas:
             if other != node:
                 log_set.verify_locks()
@@ -360,7 +381,40 @@ def _tell(log_set: LogSet, state: CommitState) -> None:
         tell_broker(folder, found, starts, ends)
 
 
-def _settle(each: PartitionEnd) -> None:
+def _foresee_ends(found: _Found, known: TransactionEnds | None, done: RecoveryReport) -> None:
+    """Let the truth end behind the markers that it gets, and note them, or why there are none."""
+    ended = EndedTransactions()
+    for key, (node, each) in found.truth.items():
+        try:
+            if known is None:
+                check_no_open_transaction(each.where.path, key, each.end)
+                continue
+            end = known.preview(key, each.where.path, each.end, ended)
+        except KafkaLogError as error:
+            done.problems.append(f"node {node}: {error}")
+            continue
+        found.truth[key] = (node, replace(each, end=end))
+    done.aborted, done.committed = ended.aborted, ended.committed
+
+
+def _settle(
+    log_set: LogSet,
+    truth: Mapping[TopicPartition, tuple[int, PartitionEnd]],
+    known: TransactionEnds | None,
+) -> None:
+    """Let what lies beside the logs of the truth be right, and end their open transactions.
+
+    A marker is in a log before others become equal to it: after a crash in between, that log is the
+    longest, or nobody has the marker.
+    """
+    for key, (_, each) in truth.items():
+        log_set.verify_locks()
+        _settle_one(each)
+        if known is not None:
+            end_transactions_of(key, each.where, log_set, known, EndedTransactions())
+
+
+def _settle_one(each: PartitionEnd) -> None:
     """Let what lies beside the truth's log say no more than it, and be of the cluster's topic."""
     folder = each.where.path
     epochs = read_leader_epochs(folder)

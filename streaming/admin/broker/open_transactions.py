@@ -20,6 +20,7 @@ Source: Kafka ``EndTransactionMarker``, ``ProducerAppendInfo``, ``UnifiedLog.app
 from __future__ import annotations
 
 import os
+import sys
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -27,7 +28,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from kafkalog.checkpoints.broker import read_topic_id, remove_clean_shutdown_marker
+from kafkalog.checkpoints.broker import (
+    read_leader_epochs,
+    read_topic_id,
+    remove_clean_shutdown_marker,
+)
 from kafkalog.errors import (
     CheckpointError,
     CorruptIndexError,
@@ -37,7 +42,7 @@ from kafkalog.errors import (
 from kafkalog.files.atomic import write_atomically
 from kafkalog.files.regular import fsync_directory, fsync_file, sync
 from kafkalog.files.system import system
-from kafkalog.model import INTERNAL_TOPICS, OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from kafkalog.model import INTERNAL_TOPICS, OFFSETS_TOPIC, TRANSACTIONS_TOPIC, TopicPartition
 from kafkalog.streaming.admin.broker.cluster_check import newest_view
 from kafkalog.streaming.commit.tail_recovery import open_transaction_error
 from kafkalog.streaming.coordinator.transaction_states import (
@@ -49,6 +54,7 @@ from kafkalog.streaming.log.append.appender import BufferSource, PartitionAppend
 from kafkalog.streaming.log.files import SNAPSHOT, TXN_INDEX, file_name
 from kafkalog.streaming.log.index.txn import TXN_ENTRY, AbortedTransaction, TxnIndex
 from kafkalog.streaming.log.log_dir import LogDirs
+from kafkalog.streaming.log.partition_log import PartitionLog
 from kafkalog.streaming.log.producer_state import list_snapshots, read_snapshot
 from kafkalog.streaming.log.read.transactions import open_at
 from kafkalog.streaming.log.read.walk import walk_batches
@@ -61,12 +67,11 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
     from pathlib import Path
 
-    from kafkalog.model import TopicPartition
     from kafkalog.streaming.log.append.appender import AppendPlan
     from kafkalog.streaming.log.log_dir import PartitionDirectory
     from kafkalog.streaming.store.log_set import LogSet
 
-__all__ = ["EndedTransactions", "TransactionEnds", "end_transactions"]
+__all__ = ["EndedTransactions", "TransactionEnds", "end_transactions", "end_transactions_of"]
 
 _ENDED: Final = {MarkerType.ABORT: "aborted", MarkerType.COMMIT: "committed"}
 
@@ -120,9 +125,11 @@ class TransactionEnds:
     """Tells how the open transactions of a set end: by what their coordinators have noted.
 
     Args:
-        log_set: the set; what lies in it of ``__transaction_state`` is read.
+        log_set: the set; what lies in it of ``__transaction_state`` is read, of several nodes what
+            a leader would have.
         copies: log directories, or folders of partitions, with more of it.
         producers: whose transactions are to be aborted where no record tells how they end.
+        metadata: log directories with copies of the cluster's metadata, besides those of the set.
 
     Raises:
         KafkaLogError: a folder of ``copies`` is no log directory.
@@ -133,10 +140,12 @@ class TransactionEnds:
         log_set: LogSet,
         copies: Collection[Path] = (),
         producers: Collection[int] = (),
+        metadata: Collection[Path] = (),
     ) -> None:
         self._producers = frozenset(producers)
-        self._states = TransactionStates(_partition_count([*log_set.directories, *copies]))
-        listings = [log_set.partitions(), *(LogDirs([each]).partitions() for each in copies)]
+        count = _partition_count([*log_set.directories, *copies], metadata)
+        self._states = TransactionStates(count)
+        listings = [*log_set.replicas(), *(LogDirs([each]).partitions() for each in copies)]
         for number, folder in sorted(_newest_copies(listings).items()):
             self._states.read(folder, number, _epoch_of(folder))
 
@@ -175,10 +184,10 @@ class TransactionEnds:
         return end
 
 
-def _partition_count(directories: Sequence[Path]) -> int | None:
+def _partition_count(directories: Sequence[Path], metadata: Collection[Path]) -> int | None:
     """Return how many partitions ``__transaction_state`` has; None where no metadata tells."""
     with suppress(KafkaLogError, OSError):
-        view = newest_view(directories, ())
+        view = newest_view(directories, metadata)
         for key, name in view.names.items() if view is not None else ():
             if view is not None and name == TRANSACTIONS_TOPIC:
                 return len(view.partitions.get(key, ())) or None
@@ -189,14 +198,31 @@ def _newest_copies(
     listings: Sequence[Mapping[TopicPartition, PartitionDirectory]],
 ) -> dict[int, Path]:
     """Choose of each partition of ``__transaction_state`` the copy that a leader would have."""
-    found: dict[int, tuple[int, int, Path]] = {}
+    found: dict[int, list[Path]] = {}
     for listing in listings:
         for key, where in listing.items():
             if key.topic == TRANSACTIONS_TOPIC:
-                size = sum(path.stat().st_size for path in where.path.glob("*.log"))
-                copy = (_epoch_of(where.path), size, where.path)
-                found[key.partition] = max(copy, found.get(key.partition, copy))
-    return {number: path for number, (_, _, path) in found.items()}
+                found.setdefault(key.partition, []).append(where.path)
+    return {
+        number: max(copies, key=partial(_rank, TopicPartition(TRANSACTIONS_TOPIC, number)))
+        for number, copies in found.items()
+    }
+
+
+def _rank(key: TopicPartition, folder: Path) -> tuple[int, int, bool]:
+    """Rank a copy of a log: by its last leader epoch, its end, and whether all of it is whole.
+
+    Not by its size: each replica is compacted by itself. A longer copy that is damaged comes before
+    a shorter one, which lacks what was decided last.
+    """
+    try:
+        with PartitionLog(folder, key) as log:
+            end = log.log_end().offset
+            is_whole = not log.log_end(verify_from=log.log_start_offset).is_damage
+        epochs = [each.epoch for each in read_leader_epochs(folder) if each.start_offset <= end]
+    except (KafkaLogError, OSError):
+        return _epoch_of(folder), sys.maxsize, False
+    return max(epochs, default=0), end, is_whole
 
 
 def _epoch_of(folder: Path) -> int:
@@ -218,18 +244,38 @@ def end_transactions(log_set: LogSet, known: TransactionEnds) -> EndedTransactio
         topic = log_set.state.topic(key.topic, topic_id)
         if key.topic in INTERNAL_TOPICS - {OFFSETS_TOPIC} and topic is None:
             continue
-        config = LogConfig.of_topic(topic.settings if topic else {})
         with suppress(CorruptRecordError):
-            now_ms = system.time_ns() // 1_000_000
-            appender = PartitionAppender(found.path, key, config, now_ms=now_ms, topic_id=topic_id)
-            ends, undecided = known.of(key, found.path, appender.log_end_offset)
-            if undecided:
-                done.undecided[key] = _advice(undecided)
-            log_set.check_current()
-            done.note(key, ends, appender.log_end_offset)
-            if ends:
-                _write(appender, found, ends, [each for each, _ in undecided], now_ms)
+            end_transactions_of(key, found, log_set, known, done)
     return done
+
+
+def end_transactions_of(
+    key: TopicPartition,
+    found: PartitionDirectory,
+    log_set: LogSet,
+    known: TransactionEnds,
+    done: EndedTransactions,
+) -> None:
+    """End the open transactions of one log, and note it in ``done``.
+
+    REQUIRES: the locks of the set are held, and a torn tail is cut.
+
+    Raises:
+        CorruptRecordError: the log does not end with a valid batch.
+        OSError, KafkaLogError: it cannot be read or written, or the locks are lost.
+    """
+    topic_id = read_topic_id(found.path)
+    topic = log_set.state.topic(key.topic, topic_id)
+    config = LogConfig.of_topic(topic.settings if topic else {})
+    now_ms = system.time_ns() // 1_000_000
+    appender = PartitionAppender(found.path, key, config, now_ms=now_ms, topic_id=topic_id)
+    ends, undecided = known.of(key, found.path, appender.log_end_offset)
+    if undecided:
+        done.undecided[key] = _advice(undecided)
+    log_set.check_current()
+    done.note(key, ends, appender.log_end_offset)
+    if ends:
+        _write(appender, found, ends, [each for each, _ in undecided], now_ms)
 
 
 def _advice(undecided: Sequence[tuple[_OpenTransaction, Undecided]]) -> str:

@@ -285,8 +285,8 @@ def test_options_of_one_node_are_refused_for_several_and_the_other_way_round(
 ) -> None:
     with pytest.raises(OptionError, match="topic-id: not for several nodes"):
         hand_over([path_of(nodes)], topic_ids={"t": IDS["t"]})
-    with pytest.raises(OptionError, match="abort-open-transactions: not for several nodes"):
-        take_over([path_of(nodes)], aborts_open=True)
+    with pytest.raises(OptionError, match="partitions: not for several nodes"):
+        take_over([path_of(nodes)], partitions={"t": 2})
     with pytest.raises(OptionError, match="has no folder __cluster_metadata-0"):
         give(nodes, tmp_path)
     kafkalog.append(tmp_path / "one", "t", pa.table({"value": ["a"]}))

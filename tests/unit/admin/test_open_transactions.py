@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import shutil
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.support.killing import count_calls, run_and_kill
-from tests.support.logs import Row, batch_bytes, write_checkpoint, write_segment
+from tests.support.lent import format_nodes, give, know
+from tests.support.logs import Row, append_batch, batch_bytes, write_checkpoint, write_segment
+from tests.support.replicated import append, check_equal, check_in_sync, newest_state, path_of
 from tests.support.sinking import Writer, rows
 from tests.support.transactions import (
     ABORT,
@@ -30,11 +32,14 @@ from kafkalog.streaming.api import read
 from kafkalog.streaming.coordinator.offset_commits import encode_position, encode_position_key
 from kafkalog.streaming.groups.group_commits import GroupCommits
 from kafkalog.streaming.log.index.txn import AbortedTransaction, TxnIndex
+from kafkalog.streaming.log.partition_log import PartitionLog
 from kafkalog.streaming.records.control import MarkerType, end_transaction_marker
 from kafkalog.streaming.store.policy import SetPolicy
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from kafkalog.streaming.admin.recovery import RecoveryReport
 
 COMMITTED = {"kafka.isolation.level": "read_committed"}
 LAST = 7
@@ -141,11 +146,17 @@ def test_an_abort_that_is_cut_off_anywhere_is_run_again(log: Path, tmp_path: Pat
 ONGOING, PREPARE_COMMIT, COMMITTED_ALL = 1, 2, 4
 
 
-def decide(folder: Path, *states: tuple[str, int, int], named: dict[str, list[int]]) -> None:
+def decide(
+    folder: Path,
+    *states: tuple[str, int, int],
+    named: dict[str, list[int]],
+    at: int = 0,
+    number: int = 0,
+) -> None:
     """Write what a coordinator noted: transactional id, status and producer."""
     records = [state_record(name, status, producer, 0, named) for name, status, producer in states]
-    made = batch_bytes(0, [Row(value, key) for key, value in records])
-    write_segment(folder / "__transaction_state-0", 0, made)
+    made = batch_bytes(at, [Row(value, key) for key, value in records])
+    write_segment(folder / f"__transaction_state-{number}", 0, made)
 
 
 @pytest.fixture
@@ -294,3 +305,110 @@ def test_positions_of_a_group_end_as_decided_also_where_only_a_broker_knows_them
     assert done.exit_code == 0, done.output
     assert take_over([str(log)], aborts_open=True).problems == []
     assert GroupCommits([log], "g", policy).look().positions == {key: 0}
+
+
+# On several nodes
+
+
+@pytest.fixture
+def lent(tmp_path: Path) -> list[Path]:
+    """Give three nodes that brokers have; of t-0 one lags, and has missed the end of a transaction.
+
+    Producer 1 is committed in t-0 on two nodes, and open in t-1 on all of them.
+    """
+    nodes = [tmp_path / name for name in "abc"]
+    append(nodes, 0, [f"a{n}" for n in range(12)])
+    format_nodes(nodes)
+    assert give(nodes, know(tmp_path / "metadata", nodes)).problems == []
+    for node in nodes:
+        for folder in (node / "t-0", node / "t-1"):
+            append_transaction(folder, b"in it")
+        if node != nodes[2]:
+            append_transaction(node / "t-0", None)
+    return nodes
+
+
+def append_transaction(folder: Path, value: bytes | None) -> None:
+    """Append a record of producer 1, or the marker that commits it."""
+    key = TopicPartition("t", int(folder.name[-1]))
+    with PartitionLog(folder, key) as found:
+        at = found.log_end_offset()
+    made = marker(at, 1, COMMIT) if value is None else producer_batch(at, 1, 1, row=Row(value))
+    append_batch(max(folder.glob("*.log")), made)
+
+
+def take_nodes(nodes: list[Path], metadata: Path, **given: Any) -> RecoveryReport:
+    return take_over([path_of(nodes)], cluster_metadata=[str(metadata)], **given)
+
+
+def rows_in(nodes: list[Path]) -> list[str]:
+    found = read(path_of(nodes), "t", options=COMMITTED).read_all()["value"].to_pylist()
+    return sorted(each.decode() for each in found if not each.startswith(b"a"))
+
+
+@pytest.mark.parametrize(("status", "rows"), [(PREPARE_COMMIT, 2), (ONGOING, 1)])
+def test_the_replica_that_counts_gets_the_marker_and_others_become_equal(
+    lent: list[Path], tmp_path: Path, status: int, rows: int
+) -> None:
+    """The newest copy of the coordinator's records decides, not the largest: one is compacted."""
+    named = {"t": [0, 1]}
+    decide(lent[1], *[("a", ONGOING, 1)] * 9, named=named)
+    decide(lent[2], ("a", status, 1), named=named, at=9)
+    (problem,) = take_nodes(lent, tmp_path / "metadata").problems
+    assert "of t-1 is still open" in problem  # that of t-0 is over: who lags counts for nothing
+    assert "--abort-open-transactions" in problem
+    forecast = take_nodes(lent, tmp_path / "metadata", aborts_open=True, dry_run=True)
+    assert newest_state(lent).lent_to == "c"
+    done = take_nodes(lent, tmp_path / "metadata", aborts_open=True)
+    assert done == forecast
+    assert (done.problems, len(done.committed)) == ([], rows - 1)
+    check_equal(lent)
+    check_in_sync(lent)
+    assert rows_in(lent) == ["in it"] * rows
+    append(lent, 1, ["on"], allowBrokerDirectory="true")
+    assert rows_in(lent) == [*["in it"] * rows, "on"]
+
+
+def test_of_several_nodes_nothing_is_taken_over_while_nothing_tells_how_a_transaction_ends(
+    lent: list[Path], tmp_path: Path
+) -> None:
+    """Each of the two ways that are advised ends well."""
+    (problem,) = take_nodes(lent, tmp_path / "metadata", aborts_open=True).problems
+    assert "there is no __transaction_state" in problem
+    assert newest_state(lent).lent_to == "c"
+    for folder in [*lent, tmp_path / "metadata"]:
+        shutil.copytree(folder, tmp_path / "named" / folder.name)
+    named = [tmp_path / "named" / node.name for node in lent]
+    done = take_nodes(named, tmp_path / "metadata", aborts_open=True, abort_producers=[1])
+    assert (done.problems, len(done.aborted)) == ([], 1)
+    assert rows_in(named) == ["in it"]
+    decide(tmp_path / "other", ("a", PREPARE_COMMIT, 1), named={"t": [0, 1]})
+    words = ["--cluster-metadata", str(tmp_path / "metadata"), "--abort-open-transactions"]
+    words += ["--transaction-state", str(tmp_path / "other")]
+    done = CliRunner().invoke(app, ["takeover", path_of(lent), *words])
+    assert done.exit_code == 0, done.output
+    assert rows_in(lent) == ["in it"] * 2
+
+
+def test_positions_in_the_brokers_own_topic_are_as_decided_on_all_nodes(
+    lent: list[Path], tmp_path: Path
+) -> None:
+    """One node has the newest record only, which its high watermark does not show."""
+    key = TopicPartition("t", 0)
+    for node, numbers in zip(lent, ([3], [3, 6], [3]), strict=True):
+        batches = [
+            producer_batch(
+                at, 1, 2, row=Row(encode_position(n, timestamp_ms=0), encode_position_key("g", key))
+            )
+            + (marker(at + 1, 2, COMMIT) if n == 3 else b"")
+            for at, n in zip((0, 2), numbers, strict=False)
+        ]
+        write_segment(node / str(POSITIONS), 0, b"".join(batches))
+        write_checkpoint(node, "replication-offset-checkpoint", {str(POSITIONS): 1})
+    decide(lent[0], ("a", PREPARE_COMMIT, 1), named={"t": [0, 1]})
+    decide(lent[0], ("b", PREPARE_COMMIT, 2), named={POSITIONS.topic: [0]}, number=1)
+    done = take_nodes(lent, tmp_path / "metadata", aborts_open=True)
+    assert (done.problems, len(done.committed)) == ([], 2)
+    policy = SetPolicy(allows_broker=True)
+    for nodes in (lent, lent[1:], lent[:2]):
+        assert GroupCommits([*nodes], "g", policy).look().positions == {key: 6}
