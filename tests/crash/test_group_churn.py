@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.crash, pytest.mark.spark]
 
-SECONDS: Final = float(os.environ.get("KAFKALOG_GROUPS_SECONDS", "30"))
+SECONDS: Final = float(os.environ.get("KAFKALOG_GROUPS_SECONDS", "12"))
 SEED: Final = os.environ.get("KAFKALOG_GROUPS_SEED", "groups")
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.crash
 
-SECONDS: Final = float(os.environ.get("KAFKALOG_REPLICAS_SECONDS", "20"))
+SECONDS: Final = float(os.environ.get("KAFKALOG_REPLICAS_SECONDS", "10"))
 SEED: Final = os.environ.get("KAFKALOG_REPLICAS_SEED", "replicas")
 
 

@@ -1,6 +1,6 @@
 """Kill a writer and a retention beside it at random moments, while a reader follows.
 
-CI kills two dozen times; ``make kills`` a thousand times.
+CI kills ten times; ``make kills`` a thousand times.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.crash
 
-KILLS: Final = int(os.environ.get("KAFKALOG_KILLS", "24"))
+KILLS: Final = int(os.environ.get("KAFKALOG_KILLS", "10"))
 LONGEST_S: Final = 0.15
 ROWS: Final = 3
 LIMIT: Final = "300"

@@ -1,7 +1,7 @@
 """SIGKILL at each call of a commit that changes a file, one after the other; then go on.
 
-Interrupts (Ctrl-C, alarms) likewise. CI ends it at every fourth call, and interrupts it at every
-ninth, from another one on in each case; ``make kills`` at all of them.
+Interrupts (Ctrl-C, alarms) likewise. CI ends it at every 13th call, and interrupts it at every
+29th, from another one on in each case; ``make kills`` at all of them.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.crash
 
-STRIDE: Final = int(os.environ.get("KAFKALOG_KILL_STRIDE", "4"))
-INTERRUPT_STRIDE: Final = int(os.environ.get("KAFKALOG_KILL_STRIDE", "9"))
+STRIDE: Final = int(os.environ.get("KAFKALOG_KILL_STRIDE", "13"))
+INTERRUPT_STRIDE: Final = int(os.environ.get("KAFKALOG_KILL_STRIDE", "29"))
 
 
 @pytest.fixture

@@ -44,8 +44,8 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.crash
 
-KILLS: Final = int(os.environ.get("KAFKALOG_KILLS", "24"))
-STRIDE: Final = int(os.environ.get("KAFKALOG_KILL_STRIDE", "3"))
+KILLS: Final = int(os.environ.get("KAFKALOG_KILLS", "10"))
+STRIDE: Final = int(os.environ.get("KAFKALOG_KILL_STRIDE", "9"))
 LONGEST_S: Final = 0.15
 
 

@@ -81,7 +81,7 @@ def test_the_corpus_reads_back_as_real_clients_read_it(
         "path": ",".join(uris),
         "subscribe": case.topics,
         "includeHeaders": "true",
-        "splitBytes": "16k",
+        "splitBytes": "128k",
         "readUpTo": "logEnd" if name in CAPTURED_LIVE else "highWatermark",
         **store.options,
     }

@@ -31,7 +31,7 @@ from kafkalog.streaming.admin.broker.handover import hand_over
 from kafkalog.streaming.admin.topics import delete
 from kafkalog.streaming.store.nodes import _suffix
 
-SECONDS = os.environ.get("KAFKALOG_SIMULATION_SECONDS", "60")
+SECONDS = os.environ.get("KAFKALOG_SIMULATION_SECONDS", "20")
 ROOT = Path(__file__).parents[2]
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.skipif(INTERPRETED, reason="compares with compiled kernels")
 
-SECONDS = 10
+SECONDS = 3
 
 
 @pytest.fixture(autouse=True)
