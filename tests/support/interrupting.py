@@ -28,23 +28,22 @@ class AlarmError(BaseException):
 
 
 class _Handler:
-    """The handler of a signal: counts how often it has run, and raises each time."""
+    """The handler of a signal: counts how often one has run, and raises each time."""
 
-    def __init__(self) -> None:
-        self.runs = 0
+    runs = 0  # of all: of two that are nested, the inner one runs
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        self.runs += 1
+        _Handler.runs += 1
         raise AlarmError
 
     def interrupt(self) -> None:
         """Send the signal, and let the handler run."""
-        runs = self.runs
+        runs = _Handler.runs
         # To that thread: a signal to the process may meet another one, which does not wake it.
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
         waited = threading.Event()
         for _ in range(_WAIT_S * 1000):
-            if self.runs > runs:
+            if _Handler.runs > runs:
                 return
             waited.wait(0.001)
         raise AssertionError("no handler has run: the main thread cannot be interrupted")

@@ -144,7 +144,7 @@ def _filters(draw: st.DrawFn) -> list[Filter]:
     filters=st.lists(_filters(), min_size=4, max_size=4),
     split_bytes=st.sampled_from(["1", "100000", "64m"]),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_rows_are_the_same_with_and_without(
     log: list[tuple[str, int, list[Any]]], filters: list[list[Filter]], split_bytes: str
 ) -> None:
