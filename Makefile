@@ -25,7 +25,7 @@ demo: env ## Stream a year of flights through a log into Delta, and check what a
 	$(RUN) python -m kafkalog.jobs.demo
 
 test: env ## Run all tests, with real Spark, real brokers and real kills
-	$(RUN) $(PYTEST)
+	$(RUN) $(PYTEST) -m "not nightly"
 
 unit: env ## Run the tests that need neither a JVM nor a server, but for those that take seconds
 	$(RUN) $(PYTEST) --dist worksteal -m "not long" tests/unit
@@ -41,10 +41,11 @@ kills: env ## Kill writers at every call that changes a file, at random a thousa
 	    tests/crash/test_sink_query_killed.py tests/crash/test_cluster_killed.py \
 	    tests/interop/test_handover_after_crashes.py tests/interop/test_compaction_killed_broker.py
 
-nightly: env pipelines ## What takes hours: pipelines, transactions killed at every step, 20,000 alarms: SEED=...
+nightly: env pipelines ## What takes hours: pipelines, transactions killed at every step, 20,000 alarms, benchmarks: SEED=...
 	$(RUN) env KAFKALOG_TRANSACTION_STEPS=all KAFKALOG_ALARMS=20000 \
 	    KAFKALOG_ALARM_SEED=$(or $(SEED),$(shell date +%s)) python -m pytest -q --timeout 7200 \
 	    tests/interop/test_killed_transactions.py tests/crash/test_interrupted_calls.py
+	$(RUN) python -m pytest -q --timeout 7200 -m nightly tests
 
 pipelines: env ## Set back source, target and checkpoint of pipelines: HISTORIES=500 SEED=... or HISTORY=<seed>/<n>
 	$(RUN) python -m tests.pipelines --histories $(or $(HISTORIES),500) \

@@ -1,4 +1,4 @@
-"""The benchmarks work; what they find is another matter."""
+"""The benchmarks work; what they find is another matter. Those with Spark run in the night."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def measured(
     return (folder / page).read_text(encoding="utf-8")
 
 
-@pytest.mark.spark
+@pytest.mark.nightly
 def test_peers_are_measured_in_turns_and_the_page_shows_each_with_its_goal(tmp_path: Path) -> None:
     page = measured("peers", tmp_path, "--only", _WORKS, is_whole=True)
     for line in (
@@ -51,7 +51,7 @@ def test_growth_is_measured_and_drawn(tmp_path: Path) -> None:
     assert (tmp_path / "growth.png").stat().st_size > 0
 
 
-@pytest.mark.spark
+@pytest.mark.nightly
 def test_the_memory_of_workers_is_measured_by_shape(tmp_path: Path) -> None:
     page = measured("worker_memory", tmp_path, page="memory.md", is_whole=True)
     (line,) = [line for line in page.splitlines() if "batches of 500 records" in line]
@@ -60,14 +60,14 @@ def test_the_memory_of_workers_is_measured_by_shape(tmp_path: Path) -> None:
     assert 100 < reading <= 512
 
 
-@pytest.mark.spark
+@pytest.mark.nightly
 def test_the_newest_rows_are_measured_and_put_on_the_page(tmp_path: Path) -> None:
     page = measured("latest", tmp_path)
     assert "|  | kafkalog, view=latest | " in page
     assert "kafkalog.get, " in page
 
 
-@pytest.mark.spark
+@pytest.mark.nightly
 def test_pipelines_are_measured_beside_the_plain_way_and_put_on_the_page(tmp_path: Path) -> None:
     page = measured("pipelines", tmp_path)
     for name in ("archive", "restore", "mirror"):
@@ -95,6 +95,7 @@ def test_answers_in_sql_are_measured_and_put_on_the_page(tmp_path: Path) -> None
     assert "| the command, count by key | " in page
 
 
+@pytest.mark.nightly
 def test_programs_without_spark_are_measured_beside_other_clients(tmp_path: Path) -> None:
     page = measured("clients", tmp_path)
     assert "## Without Spark" in page
