@@ -117,6 +117,7 @@ bench: env ## Measure beside Spark's Kafka connector and Parquet, growth, start-
 	$(RUN) python -m benchmarks.scaling
 	$(RUN) python -m benchmarks.growth
 	$(RUN) python -m benchmarks.startup
+	$(RUN) python -m benchmarks.cron --docs docs
 	$(RUN) python -m benchmarks.index_pages
 	$(RUN) python -m benchmarks.segment_memory
 	$(RUN) python -m benchmarks.worker_memory

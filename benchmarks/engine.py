@@ -15,7 +15,8 @@ from pyspark.sql.datasource import (
     InputPartition,
     WriterCommitMessage,
 )
-from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
+
+from kafkalog.streaming.spark.versions import SupportsTriggerAvailableNow
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -90,8 +91,8 @@ def ready_source(  # noqa: C901 - four small classes
         def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
             pass
 
-        def latestOffset(self, start: dict[str, int], limit: object) -> dict[str, int]:  # noqa: N802
-            del start, limit
+        def latestOffset(self, *asked: object) -> dict[str, int]:  # noqa: N802
+            del asked
             return {"at": 1}
 
         def partitions(self, start: object, end: object) -> list[InputPartition]:

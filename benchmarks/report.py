@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 __all__ = [
     "CLIENTS",
     "COMPACTION",
+    "CRON",
     "DEFAULTS",
     "GROUPS",
     "LATEST",
@@ -31,6 +32,7 @@ __all__ = [
 
 CLIENTS: Final = "Without Spark"
 COMPACTION: Final = "Compaction"
+CRON: Final = "A job from cron"
 DEFAULTS: Final = "With Spark's default settings"
 GROUPS: Final = "Consumer groups"
 LATEST: Final = "The newest row of each key"
@@ -109,7 +111,7 @@ def write(
     if _plot_ratios(directory / _RATIOS, measured):
         plots.insert(0, _RATIOS)
     path = directory / "benchmarks.md"
-    kept = (DEFAULTS, CLIENTS, COMPACTION, GROUPS, LATEST, LOOK_UPS, PIPELINES, REPLICAS)
+    kept = (CRON, DEFAULTS, CLIENTS, COMPACTION, GROUPS, LATEST, LOOK_UPS, PIPELINES, REPLICAS)
     others = "".join(_section_of(path, title) for title in kept)
     path.write_text(_page(measured, facts, summary, plots) + others, encoding="utf-8")
 

@@ -38,8 +38,10 @@ start = control.initial()
 splits = control.plan(start, control.next_end(start, take_all=True))
 """
 _READ: Final = """
+from kafkalog.streaming.records.jit.kernel import load_without_compiler
 from kafkalog.streaming.source.schema import RowSchema, source_schema
 from kafkalog.streaming.source.reading import read_split
+load_without_compiler()  # as tasks do
 rows = RowSchema.of(source_schema(include_headers=False))
 assert sum(len(batch) for split in splits for batch in read_split(split, options, rows)) == 1000
 """

@@ -1,12 +1,13 @@
 """Python for Spark's processes, without the copy of pyspark that has no compiled form.
 
-Spark puts its ``pyspark.zip`` first on the path of each Python process that it starts. Each process
-compiles the modules in the zip again: half a second of a core, once for every streaming query over
-a Python source. If the zip is part of an installed pyspark that this Python can import, the same
-modules lie beside it, compiled already.
+Spark puts its ``pyspark.zip`` first on the path of each Python process that it starts: five or more
+before a query's first row. Each compiles the modules in the zip again, for half a second of a core.
+If the zip is part of an installed pyspark that this Python can import, the same modules lie beside
+it, compiled already.
 
-Set ``PYSPARK_PYTHON`` to the command ``kafkalog-python``: there it is Python without the zip, and
-elsewhere plain Python.
+Where kafkalog is installed, ``kafkalog.pth`` lies beside it, which Python runs when it starts: it
+takes such a zip off the path. The command ``kafkalog-python``, for ``PYSPARK_PYTHON``, does that
+before Python starts, for one that runs no such files.
 """
 
 from __future__ import annotations
@@ -20,10 +21,15 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["launcher", "main", "without_copies"]
+__all__ = ["launcher", "leave_out_copies", "main", "without_copies"]
 
 _COMMAND: Final = "kafkalog-python"
 _NEEDED: Final = ("pyspark", "py4j")
+
+
+def leave_out_copies() -> None:
+    """Take the zips of an installed pyspark off this process's path, before it imports pyspark."""
+    sys.path[:] = without_copies(sys.path, sys.path)
 
 
 def main() -> None:
@@ -47,5 +53,6 @@ def without_copies(entries: Sequence[str], path: Sequence[str]) -> list[str]:
 def _is_copy(entry: Path, path: Sequence[str]) -> bool:
     if entry.suffix != ".zip" or entry.parts[-4:-1] != ("pyspark", "python", "lib"):
         return False
-    folder = entry.parents[3]
-    return str(folder) in path and all((folder / name).is_dir() for name in _NEEDED)
+    folder = os.path.realpath(entry.parents[3])  # Spark finds itself behind links
+    is_on_path = any(each and os.path.realpath(each) == folder for each in path)
+    return is_on_path and all(Path(folder, name).is_dir() for name in _NEEDED)

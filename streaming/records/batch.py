@@ -30,7 +30,7 @@ from kafkalog.streaming.records.batch_layout import (
 )
 from kafkalog.streaming.records.crc_check_kernels import check_by_library
 from kafkalog.streaming.records.crc_kernels import CRC32_TABLES, CRC32C_TABLES
-from kafkalog.streaming.records.jit.kernel import as_python, compiler_is_loaded
+from kafkalog.streaming.records.jit.kernel import as_python, kernels_are_loaded
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -215,7 +215,7 @@ def scan_batches(data: Bytes, *, file_position: int = 0, path: str = "") -> Scan
     parts = []
     stopped = np.zeros(4, np.int64)
     rows, walk = _FIRST_TABLE, kernels.walk
-    if not compiler_is_loaded():
+    if not kernels_are_loaded():
         rows, walk = _FEW, as_python(kernels.walk)
     while True:
         facts = np.empty((rows, kernels.FIELDS), np.int64)
@@ -249,7 +249,7 @@ def invalid_checksums(
     bad = np.zeros(len(table), np.bool_)
     if not len(table):
         return bad
-    few = len(table) <= _FEW and not compiler_is_loaded()
+    few = len(table) <= _FEW and not kernels_are_loaded()
     if not few and (table.magic == MAGIC).all() and crc_library.is_exported():
         facts = np.ascontiguousarray(table.facts)
         check_by_library(data, file_position, facts, bad.view(np.uint8))

@@ -14,7 +14,6 @@ from kafkalog.files.deferred_signals import shielded_step
 from kafkalog.model import MAX_OFFSET
 from kafkalog.streaming.options.bridge import crosses_border
 from kafkalog.streaming.options.declaring import warn_ignored
-from kafkalog.streaming.source.batch_plan import pack_micro_batch
 from kafkalog.streaming.source.loss import with_remedy
 from kafkalog.streaming.source.offsets import from_json, to_json
 from kafkalog.streaming.spark.versions import (
@@ -225,6 +224,8 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return []
         with with_remedy(self._options):
             splits = self.control.plan(self._from_json(start), self._from_json(end))
+        from kafkalog.streaming.source.batch_plan import pack_micro_batch  # noqa: PLC0415
+
         if self._options.cuts_by_offsets:
             return [InputPartition((split,)) for split in splits]
         return [InputPartition(p) for p in pack_micro_batch(splits, self._options.split_bytes)]

@@ -67,8 +67,11 @@ def task_of_spark() -> Iterator[None]:
     if TaskContext.get() is None:
         yield
         return
+    from kafkalog.streaming.records.jit.kernel import load_without_compiler  # noqa: PLC0415
+
     show_warnings()
     _keep_freed_memory()
+    load_without_compiler()
     try:
         yield
     except GeneratorExit:

@@ -61,6 +61,15 @@ with task_of_spark():
 print(library.sbrk(0) - end)
 """
 
+_LOADING = """
+from pyspark import TaskContext
+from kafkalog.streaming.records.jit.kernel import _Kernel
+from kafkalog.streaming.spark.worker import task_of_spark
+{before}
+with task_of_spark():
+    print(int(_Kernel.without_compiler))
+"""
+
 _TASK = "TaskContext._getOrCreate()"
 
 _PLAN = """
@@ -152,3 +161,8 @@ def test_who_plans_a_stream_shows_more() -> None:
 def test_a_program_of_its_own_is_left_alone() -> None:
     assert _shown("") == "a warning\n"
     assert _shown(f"logging.basicConfig(format='%(message)s!')\n{_PLAN}") == "a warning!\n"
+
+
+def test_a_task_loads_its_kernels_without_a_compiler_and_a_program_as_it_likes() -> None:
+    assert _said(_LOADING, _TASK) == [1]
+    assert _said(_LOADING, "") == [0]

@@ -5,5 +5,5 @@
 ``cache``, ``folder``
     compiled kernels as numba keeps them.
 ``object_code``, ``object_making``
-    machine code without numba, for processes that end soon.
+    machine code without numba, for Spark's tasks and processes that end soon.
 """

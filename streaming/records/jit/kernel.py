@@ -7,7 +7,8 @@ one compilation; ``const`` arrays take read-only and writable arrays alike.
 
 ``jit.cache`` keeps compiled code and shares it between processes. The first call of a kernel
 imports numba. That, and loading the code, takes a process half a second. Callers with little to do
-use ``as_python`` instead, and programs that end soon :func:`load_without_compiler`.
+use ``as_python`` instead, and programs that end soon and Spark's tasks
+:func:`load_without_compiler`.
 
 With ``KAFKALOG_JIT=0`` (or numba's ``NUMBA_DISABLE_JIT=1``) kernels run as Python over arrays that
 refuse every index and slice that does not lie inside them, which is what fuzzing needs: neither
@@ -17,7 +18,6 @@ coverage nor a wrong index can be seen in compiled code.
 from __future__ import annotations
 
 import functools
-import sys
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
@@ -27,7 +27,7 @@ from kafkalog.streaming.records.jit.inline import INTERPRETED
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["as_python", "compiler_is_loaded", "kernel", "load_without_compiler"]
+__all__ = ["as_python", "kernel", "kernels_are_loaded", "load_without_compiler"]
 
 _F = TypeVar("_F", bound="Callable[..., Any]")
 
@@ -47,16 +47,16 @@ def kernel(result: str, *arguments: str) -> Callable[[_F], _F]:
     return decorate
 
 
-def compiler_is_loaded() -> bool:
+def kernels_are_loaded() -> bool:
     """Whether a kernel has been called in this process: the first one's first call takes long."""
-    return INTERPRETED or "kafkalog.streaming.records.jit.cache" in sys.modules
+    return INTERPRETED or _Kernel.is_any_loaded
 
 
 def load_without_compiler() -> None:
-    """Let kernels from now on be loaded without numba: for a process that ends soon.
+    """Let kernels from now on be loaded without numba, which is half a second of a new process.
 
-    A call of such a kernel takes some 10 µs more. One that no process has loaded so yet is compiled
-    by numba all the same.
+    A call of such a kernel takes a µs more for each of its arrays. One that no process has loaded
+    so yet is compiled by numba all the same.
     """
     _Kernel.without_compiler = True
 
@@ -70,6 +70,7 @@ class _Kernel:
     """A kernel that loads or compiles itself when it is first called."""
 
     without_compiler = False
+    is_any_loaded = False
 
     def __init__(
         self, function: Callable[..., Any], result: str, arguments: tuple[str, ...]
@@ -91,6 +92,7 @@ class _Kernel:
             from kafkalog.streaming.records.jit.cache import compiled  # noqa: PLC0415
 
             self._entry = compiled(self._function, *self._signature)
+        _Kernel.is_any_loaded = True
         return self._entry(*arguments)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from zipfile import ZipFile
 
 import pyspark
+from tests.support.distributions import ROOT
 
 from kafkalog.jobs.python_launcher import launcher, without_copies
 
@@ -44,6 +45,20 @@ def test_a_pyspark_of_another_place_is_imported_from_there(tmp_path: Path) -> No
     with ZipFile(other, "w") as zipped:
         zipped.writestr("pyspark/__init__.py", "")
     assert started(str(other), "-c", WHERE) == str(other / "pyspark" / "__init__.py")
+
+
+def test_a_path_behind_a_link_is_the_same_path(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(LIB.parents[2])
+    assert without_copies([str(LIB / "pyspark.zip")], [str(tmp_path / "link")]) == []
+
+
+def test_python_leaves_the_zip_out_when_it_starts(tmp_path: Path) -> None:
+    line = (ROOT / "src" / "kafkalog.pth").read_text()
+    program = f"import sys; sys.path[:0] = sys.argv[1:]\n{line}\nimport pyspark, py4j\n"
+    program += "print(pyspark.__file__, sys.path[0])"
+    words = [*sorted(map(str, LIB.glob("*.zip"))), str(tmp_path)]
+    said = subprocess.check_output([sys.executable, "-c", program, *words], text=True)
+    assert said.split() == [pyspark.__file__, str(tmp_path)]
 
 
 def test_there_is_always_a_python_to_start() -> None:
