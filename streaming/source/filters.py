@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from kafkalog.model import TopicPartition
 
-__all__ = ["FilteredSelection"]
+__all__ = ["FilteredSelection", "wanted_keys"]
 
 _MAX_VALUES: Final = 100
 """Of one filter on offsets: each may become a place to seek."""
@@ -114,6 +114,24 @@ class FilteredSelection(Selection):
         if micros is not None:
             wanted = _negated(micros, inner) if negated else micros
             self.timestamps &= wanted.multiples(1000)
+
+
+def wanted_keys(given: Filter) -> frozenset[bytes] | None:
+    """Return the keys for which alone a filter can hold; None if it does not tell."""
+    match given:
+        case EqualTo(value=value) | EqualNullSafe(value=value) if value is not None:
+            values = [value]
+        case In(value=listed):
+            values = [value for value in listed if value is not None]
+        case _:
+            return None
+    try:
+        return frozenset(
+            value.encode() if isinstance(value, str) else bytes(memoryview(value))
+            for value in values
+        )
+    except TypeError:
+        return None
 
 
 def _topic_passes(given: Filter, topic: str) -> bool:

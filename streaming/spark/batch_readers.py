@@ -5,13 +5,12 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
-from pyspark.sql.datasource import DataSourceReader, EqualNullSafe, EqualTo, In, InputPartition
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from kafkalog.files.system import once_per_process
 from kafkalog.streaming.log.intervals import EVERYTHING
 from kafkalog.streaming.options.bridge import crosses_border
 from kafkalog.streaming.options.declaring import warn_ignored
-from kafkalog.streaming.source.filters import FilteredSelection
 from kafkalog.streaming.source.pruning import thin_split
 from kafkalog.streaming.spark.worker import freeze_planner, task_of_spark
 
@@ -121,7 +120,7 @@ class LatestReader(LogBatchReader):
 #
 # Spark refuses a reader with a method ``pushFilters`` while its setting
 # ``spark.sql.python.filterPushdown.enabled`` is off, as it is by default. So this is a class of
-# its own.
+# its own. Spark 4.0 has no filters at all: what knows their classes is imported by who gets some.
 #
 # Spark keeps the plan of the last filters with the loaded table, for all of its uses
 # (``PythonDataSourceV2.setReadInfo``), and asks nothing for a scan without filters. So the plan
@@ -134,6 +133,8 @@ class PushdownReader(LogBatchReader):
 
     def __init__(self, options: ReadOptions, rows: RowSchema) -> None:
         super().__init__(options, rows)
+        from kafkalog.streaming.source.filters import FilteredSelection  # noqa: PLC0415
+
         self._names = dict(zip(rows.names, rows.columns, strict=True))
         self._selection = FilteredSelection()
 
@@ -167,6 +168,8 @@ class LatestPushdownReader(LatestReader):
 
     def __init__(self, options: ReadOptions, rows: RowSchema) -> None:
         super().__init__(options, rows)
+        from kafkalog.streaming.source.filters import FilteredSelection  # noqa: PLC0415
+
         names = zip(rows.names, rows.columns, strict=True)
         self._names = {
             name: column for name, column in names if column in {"key", "topic", "partition"}
@@ -179,9 +182,11 @@ class LatestPushdownReader(LatestReader):
         return [entry for entry in filters if not self._add(entry)]
 
     def _add(self, entry: Filter) -> bool:
+        from kafkalog.streaming.source.filters import wanted_keys  # noqa: PLC0415
+
         attribute: tuple[str, ...] = getattr(entry, "attribute", ())
         if len(attribute) == 1 and self._names.get(attribute[0]) == "key":
-            keys = _keys(entry)
+            keys = wanted_keys(entry)
             if keys is not None:
                 self._keys = keys if self._keys is None else self._keys & keys
             return False
@@ -192,24 +197,6 @@ class LatestPushdownReader(LatestReader):
         """Plan the partitions that the filters leave."""
         _warn_of_other_uses()
         return self._plan(self._selection)
-
-
-def _keys(given: Filter) -> frozenset[bytes] | None:
-    """Return the keys for which alone a filter can hold; None if it does not tell."""
-    match given:
-        case EqualTo(value=value) | EqualNullSafe(value=value) if value is not None:
-            values = [value]
-        case In(value=listed):
-            values = [value for value in listed if value is not None]
-        case _:
-            return None
-    try:
-        return frozenset(
-            value.encode() if isinstance(value, str) else bytes(memoryview(value))
-            for value in values
-        )
-    except TypeError:
-        return None
 
 
 @once_per_process

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.streaming.datasource import ReadAllAvailable
 from tests.support.alarms import OUTSIDE, Alarms, closed_once
 from tests.support.consuming import keep_groups_small
 from tests.support.interrupting import AlarmError
@@ -35,6 +34,7 @@ from kafkalog.streaming.groups.member_files import MEMBER_PREFIX
 from kafkalog.streaming.source.read_options import ReadOptions
 from kafkalog.streaming.source.schema import RowSchema
 from kafkalog.streaming.spark.stream_reader import LogStreamReader
+from kafkalog.streaming.spark.versions import ReadAllAvailable
 from kafkalog.streaming.store.policy import SetPolicy
 
 if TYPE_CHECKING:

@@ -8,6 +8,7 @@ import pytest
 from pyspark.errors import PySparkException
 from tests.support.indexed_logs import LOG_APPEND_TIME, write_indexed_segment
 from tests.support.logs import Row
+from tests.support.spark import NEEDS_FILTER_PUSHDOWN
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, NEEDS_FILTER_PUSHDOWN]
 
 SETTING = "spark.sql.python.filterPushdown.enabled"
 START = 1_700_000_000_000  # 2023-11-14 22:13:20 UTC

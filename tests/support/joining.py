@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import StringType, StructField, StructType
 
 from kafkalog.streaming.joining.joined_control import JoinedControl
@@ -16,6 +15,7 @@ from kafkalog.streaming.source.offsets import from_json
 from kafkalog.streaming.source.schema import RowSchema
 from kafkalog.streaming.spark.datasource import KafkaLogDataSource
 from kafkalog.streaming.spark.stream_reader import LogStreamReader
+from kafkalog.streaming.spark.versions import ReadAllAvailable, ReadMaxRows
 from kafkalog.streaming.spark.writers import LogStreamWriter, StagedMessage, make_stream_writer
 from kafkalog.streaming.store.identity import BatchIdentity
 

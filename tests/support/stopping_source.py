@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark import TaskContext
-from pyspark.sql.datasource import DataSourceStreamArrowWriter
 from tests.support.spark import small_session
 
 from kafkalog.streaming.commit.committer import Committer
 from kafkalog.streaming.spark.datasource import KafkaLogDataSource
+from kafkalog.streaming.spark.versions import StreamArrowWriter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -59,10 +59,10 @@ class StoppingSource(KafkaLogDataSource):
         return StoppingWriter(writer, folder)
 
 
-class StoppingWriter(DataSourceStreamArrowWriter):
+class StoppingWriter(StreamArrowWriter):
     """Hands over to our writer, and stands still on the way."""
 
-    def __init__(self, writer: DataSourceStreamArrowWriter, folder: Path) -> None:
+    def __init__(self, writer: StreamArrowWriter, folder: Path) -> None:
         self._writer = writer
         self._folder = folder
 

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark import cloudpickle
 from pyspark.sql.datasource import CaseInsensitiveDict, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import StructType
 
 from kafkalog.errors import OptionError
 from kafkalog.streaming.spark.batch_readers import LogBatchReader
 from kafkalog.streaming.spark.datasource import KafkaLogDataSource
 from kafkalog.streaming.spark.stream_reader import LogStreamReader
+from kafkalog.streaming.spark.versions import HAS_FILTER_PUSHDOWN, ReadAllAvailable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,6 +39,26 @@ def test_what_spark_looks_for_is_there_and_light() -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
     assert ran.stdout.splitlines() == ["kafkalog", "[]"]
+
+
+_OLDEST = """
+import sys
+from pyspark.sql import datasource
+for name in ["Filter", *(kind.__name__ for kind in datasource.Filter.__subclasses__())]:
+    delattr(datasource, name)
+del datasource.DataSourceStreamArrowWriter
+sys.modules["pyspark.sql.streaming.datasource"] = None
+import pyspark_kafkalog
+from kafkalog.streaming.spark import batch_readers, listeners, stream_reader, versions, writers
+print(versions.HAS_ADMISSION_CONTROL, versions.HAS_FILTER_PUSHDOWN)
+"""
+
+
+def test_nothing_is_imported_that_spark_4_0_does_not_have() -> None:
+    if not HAS_FILTER_PUSHDOWN:
+        pytest.skip("this Spark has not what is taken away")
+    said = subprocess.check_output([sys.executable, "-c", _OLDEST], text=True)
+    assert said == "False False\n"
 
 
 def test_options_decide_the_schema() -> None:

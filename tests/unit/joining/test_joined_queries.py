@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
-from pyspark.sql.streaming.datasource import ReadMaxRows
 from tests.support.consuming import positions, recreate_topic, table, written
 from tests.support.joining import ROWS
 
@@ -25,6 +24,7 @@ from kafkalog.streaming.groups.group_commits import GroupCommits
 from kafkalog.streaming.groups.membership import Membership
 from kafkalog.streaming.groups.planned_commit import load_plan
 from kafkalog.streaming.sink.group_writer import GroupWriter
+from kafkalog.streaming.spark.versions import ReadMaxRows
 from kafkalog.streaming.store.policy import SetPolicy
 
 if TYPE_CHECKING:
