@@ -1,7 +1,7 @@
 """Kill parts of a standalone cluster while a pipeline runs on it, with kafkalog as a zip.
 
-CI kills each kind of part, under some pipeline; ``make kills`` all of them under each pipeline,
-several times.
+``make nightly`` kills each kind of part, under some pipeline; ``make kills`` all of them under each
+pipeline, several times.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-pytestmark = [pytest.mark.crash, pytest.mark.spark]
+pytestmark = [pytest.mark.crash, pytest.mark.spark, pytest.mark.nightly]
 
 KILLS: Final = int(os.environ.get("KAFKALOG_CLUSTER_KILLS", "0"))
 """How often each part is killed under each pipeline; 0: some parts under some pipelines, once."""
@@ -41,7 +41,7 @@ VICTIMS: Final = ("executor", "worker", "machine", "stall", "driver")
 started; an executor that stands still until others have done its work; the driver."""
 
 FEW: Final = {"ingest": ("driver",), "mirror": ("worker",), "restore": ("executor",)}
-"""What CI kills."""
+"""What `make nightly` kills."""
 
 ROWS: Final = 20
 MANY: Final = 50_000

@@ -1,6 +1,6 @@
 """Members come, go, are killed and stopped, a query of Spark among them: each row is there once.
 
-CI does so for half a minute; ``make groups`` for ten.
+``make nightly`` does so for half a minute; ``make groups`` for ten.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from tests.support.scenes import check_indexes
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = [pytest.mark.crash, pytest.mark.spark]
+pytestmark = [pytest.mark.crash, pytest.mark.spark, pytest.mark.nightly]
 
-SECONDS: Final = float(os.environ.get("KAFKALOG_GROUPS_SECONDS", "12"))
+SECONDS: Final = float(os.environ.get("KAFKALOG_GROUPS_SECONDS", "30"))
 SEED: Final = os.environ.get("KAFKALOG_GROUPS_SEED", "groups")
 
 

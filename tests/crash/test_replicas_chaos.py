@@ -1,6 +1,6 @@
 """Nodes vanish, fill up and come back old, and writers are killed: each row is there once.
 
-CI does so for 20 seconds; ``make replicas`` for ten minutes.
+CI does so for ten seconds; ``make replicas`` for ten minutes.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Kill whoever creates, alters and deletes a topic at each call that changes a file.
 
-CI takes every few calls, and two dozen kills at random; ``make kills`` each call, and a thousand.
+CI takes every few calls, and ten kills at random; ``make kills`` each call, and a thousand.
 """
 
 from __future__ import annotations
