@@ -20,7 +20,7 @@ from tests.support.spark import delta_session
 
 import kafkalog
 from kafkalog.checkpoints.commit_state import BatchChecksum
-from kafkalog.errors import CommitError, TargetMismatchError
+from kafkalog.errors import CommitError, OptionError, TargetMismatchError
 from kafkalog.jobs import delta_tables
 from kafkalog.jobs.archiving import Archive
 from kafkalog.jobs.continuation import HeldTopic, TargetState
@@ -338,11 +338,51 @@ def test_a_log_that_is_an_older_copy_is_refused(
     shutil.copytree(checkpoint, tmp_path / "older")
     grow(10)
     run(spark, one)
+    shutil.copytree(log, tmp_path / "newer")
     for there, of in ((log, copy), (checkpoint, tmp_path / "older")):
-        shutil.rmtree(there)
-        shutil.copytree(of, there)
-    with pytest.raises(TargetMismatchError, match=r"t-0 ends at 10 in .*log, and 20 is held"):
+        put_back(there, of)
+    with pytest.raises(TargetMismatchError, match=r"t-0 ends at 10 in .*log, and 20 is held") as no:
         run(spark, one)
+    assert "Restore the log, if a newer copy is there" in str(no.value)
+    assert "--rebuild" in str(no.value)
+    put_back(log, tmp_path / "newer")
+    grow(1)
+    run(spark, one)
+    assert offsets(spark, one.table) == [*range(21)]
+    put_back(log, copy)
+    grow(2)
+    run(spark, replace(one, rebuild=True))
+    assert offsets(spark, one.table) == [*range(12)]
+
+
+def put_back(folder: Path, kept: Path) -> None:
+    shutil.rmtree(folder)
+    shutil.copytree(kept, folder)
+
+
+def test_rows_of_somebody_else_are_refused_and_each_way_on_is_right(
+    spark: SparkSession, tmp_path: Path, grow: Callable[[int], None]
+) -> None:
+    one = archive(tmp_path, topics=("t",))
+    grow(5)
+    run(spark, one)
+    table = DeltaTable(spark, one.table)
+    before = table.version
+    foreign = f"INSERT INTO {table.name} (topic, partition, offset) VALUES ('t', 0, 7)"
+    spark.sql(foreign)
+    grow(5)
+    refused = "somebody else has written .*: RESTORE TABLE to the version before that; --rebuild"
+    with pytest.raises(TargetMismatchError, match=refused):
+        run(spark, one)
+    spark.sql(f"RESTORE TABLE {table.name} TO VERSION AS OF {before}")
+    run(spark, one)
+    assert offsets(spark, one.table) == [*range(10)]
+    spark.sql(foreign)
+    grow(1)
+    with pytest.raises(TargetMismatchError, match=refused):
+        run(spark, one)
+    run(spark, replace(one, rebuild=True))
+    assert offsets(spark, one.table) == [*range(11)]
 
 
 @pytest.mark.parametrize("most", ["1000", "4"])
@@ -457,6 +497,13 @@ def test_files_without_transactions_need_the_checkpoint_of_their_time(
     grow(40)
     with pytest.raises(StreamingQueryException, match="deleted and recreated"):
         run(spark, one)
+    for folder in (one.table, checkpoint):  # "remove both, which archives all that the log has"
+        shutil.rmtree(folder)
+    run(spark, one)
+    run(spark, one)
+    assert sorted(row["offset"] for row in spark.read.parquet(one.table).collect()) == [*range(40)]
+    with pytest.raises(OptionError, match="remove TABLE and the checkpoint's folder"):
+        run(spark, replace(one, rebuild=True))
 
 
 # The recipe of docs/latest.md

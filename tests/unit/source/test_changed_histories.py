@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pytest
 from tests.support.consuming import keep_groups_small
+from tests.support.copying import run_mirror
 from tests.support.joining import Query
 from tests.support.log_files import flip
 from tests.support.replicated import away, path_of
@@ -21,10 +22,11 @@ from tests.support.replicated import away, path_of
 from kafkalog import Consumer
 from kafkalog.checkpoints.broker import HIGH_WATERMARK, write_offset_checkpoint
 from kafkalog.checkpoints.commit_state import STATE_FILE
-from kafkalog.errors import DataLossError, FencedMemberError
+from kafkalog.errors import DataLossError, FencedMemberError, TargetMismatchError
 from kafkalog.files.system import system
 from kafkalog.jobs.inspection.lag import LagMeter
 from kafkalog.jobs.inspection.readers import ReadersNamed
+from kafkalog.jobs.mirroring import Mirror
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.admin.broker.handover import take_over
 from kafkalog.streaming.admin.nodes.elect import elect_unclean
@@ -121,7 +123,7 @@ class PutBack(Scene):
         super().go_on()
 
     def shorten(self) -> None:
-        shutil.rmtree(self.path)
+        Path(self.path).rename(self.folder / "replaced")  # a member writes into it meanwhile
         shutil.copytree(self.folder / "copy", self.path)
 
 
@@ -163,7 +165,31 @@ class Elected(Scene):
         elect_unclean([self.path], "t")
 
 
+class NodesSetBack(Scene):
+    """Two nodes of three get their older copies, and the third one is away."""
+
+    def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
+        self.folder, self.patch = folder, patch
+        self.nodes = [folder / name for name in "abc"]
+        self.path = path_of(self.nodes)
+        write(self.path, values("old", 0, CUT_AT))
+
+    def go_on(self) -> None:
+        for node in self.nodes[:2]:
+            shutil.copytree(node, self.folder / "copies" / node.name)
+        super().go_on()
+
+    def shorten(self) -> None:
+        for node in self.nodes[:2]:
+            node.rename(self.folder / f"replaced {node.name}")
+            shutil.copytree(self.folder / "copies" / node.name, node)
+        away(self.nodes[2])
+
+
 WAYS: Final = {each.__name__: each for each in (Salvaged, PowerLost, PutBack, TakenOver)}
+OF_NODES: Final = {each.__name__: each for each in (Elected, NodesSetBack)}
+SET_BACK: Final = {"PutBack", "NodesSetBack"}
+"""Where the groups of a set go back with its logs."""
 
 
 class Reader:
@@ -244,6 +270,29 @@ class StreamStartedAgain(Stream):
     pause = begin
 
 
+class StreamOfNumbers(Stream):
+    """The same without it: Spark's checkpoint has numbers only."""
+
+    pause = Stream.begin
+
+
+class Mirrored(Reader):
+    """``kafkalog.jobs.mirror``, whose copy keeps what it holds."""
+
+    def begin(self) -> None:
+        self.copied = 0
+
+    def rows(self) -> list[str]:
+        folder = self.scene.folder
+        copy, place = str(folder / "mirrored"), str(folder / "checkpoint")
+        options = {"fetchOffset.retryIntervalMs": "10"}
+        given = {"source": self.scene.path, "target": copy, "checkpoint": place}
+        run_mirror(Mirror(**given, topics=("t",), options=options))
+        found = read_values(copy, self.copied, -1)
+        self.copied += len(found)
+        return found
+
+
 class Member(Reader):
     """``kafkalog.Consumer``."""
 
@@ -274,7 +323,7 @@ class MemberStartedAgain(Member):
         self.begin()
 
 
-class Left(Member):
+class Left(MemberStartedAgain):
     """A member that has committed 10 and left; :meth:`rows` is what others see of its group."""
 
     def __init__(self, scene: Scene) -> None:
@@ -310,7 +359,7 @@ class Joined(Reader):
         query = Query(Path(self.scene.path), "q", self.scene.folder / "checkpoint")
         query.source = {"subscribe": "t", **self.options}
         self.reader = query.start()
-        self.start: OffsetJson = {}
+        self.start: OffsetJson = getattr(self, "start", {})
 
     def rows(self) -> list[str]:
         found: list[str] = []
@@ -327,6 +376,14 @@ class Joined(Reader):
         self.reader.control.stop()
 
 
+class JoinedStartedAgain(Joined):
+    """The same, stopped and started again between reads."""
+
+    def pause(self) -> None:
+        self.end()
+        self.begin()
+
+
 class GroupLag(Left):
     """``kafkalog lag --group``."""
 
@@ -337,8 +394,9 @@ class GroupLag(Left):
         return values("new", row["offset"], row["end"])
 
 
-ALONE: Final = (Tail, Stream, StreamStartedAgain)
-OF_GROUP: Final = (Member, MemberStartedAgain, Joined, GroupStart, GroupLag)
+ALONE: Final = (Tail, Stream, StreamStartedAgain, Mirrored)
+WHILE_RUNNING: Final = (Member, Joined)
+OF_GROUP: Final = (*WHILE_RUNNING, MemberStartedAgain, JoinedStartedAgain, GroupStart, GroupLag)
 
 
 def texts(column: pa.Array) -> list[str]:
@@ -355,40 +413,53 @@ def small_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     keep_groups_small(monkeypatch)
 
 
-@pytest.mark.parametrize("grown", GROWN)
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("kind", ALONE + OF_GROUP)
+CASES: Final = [(k, way, grown) for k in ALONE + OF_GROUP for way in WAYS for grown in GROWN]
+CASES_OF_NODES: Final = [
+    pytest.param(k, way, grown, marks=() if grown == "past" else pytest.mark.nightly)
+    for k in ALONE + OF_GROUP
+    if k not in WHILE_RUNNING  # whose files lie on a node that goes away, has to join again
+    for way in OF_NODES
+    for grown in GROWN
+]
+LOSSES: Final = (DataLossError, TargetMismatchError)
+
+
+@pytest.mark.parametrize(("kind", "way", "grown"), [*CASES, *CASES_OF_NODES])
 def test_a_reader_that_continues_above_a_change_of_history_has_a_loss(
     kind: type[Reader], way: str, grown: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    scene = WAYS[way](tmp_path, monkeypatch)
+    scene = (WAYS | OF_NODES)[way](tmp_path, monkeypatch)
     reader = kind(scene)
     scene.shorten()
     scene.grow(GROWN[grown])
     try:
-        if way == "PutBack" and kind in {*OF_GROUP} - {Member}:  # the group stands at 4 again
+        if way in SET_BACK and kind in {*OF_GROUP} - {Member}:  # the group stands at 4 again
             assert reader.rows() == values("new", CUT_AT, GROWN[grown])
-        elif way in {"PutBack", "TakenOver"} and kind in {Member, Joined}:
+        elif way in {*SET_BACK, "TakenOver"} and kind in WHILE_RUNNING:
             with pytest.raises((DataLossError, FencedMemberError)):
                 reader.rows()
         else:
-            with pytest.raises(DataLossError):
+            with pytest.raises(LOSSES):
                 reader.rows()
     finally:
         reader.end()
 
 
-@pytest.mark.parametrize("grown", ["to", "past"])
-@pytest.mark.parametrize("kind", ALONE)
-def test_so_it_has_after_an_unclean_election(
-    kind: type[Reader], grown: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("grown", GROWN)
+@pytest.mark.parametrize("way", ["Salvaged", "PutBack"])
+def test_a_stream_that_keeps_numbers_only_notices_a_cut_below_its_position_and_no_other(
+    way: str, grown: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    scene = Elected(tmp_path, monkeypatch)
-    reader = kind(scene)
+    """What the table of the docs calls "not seen": Spark's checkpoint is all that it has."""
+    scene = WAYS[way](tmp_path, monkeypatch)
+    reader = StreamOfNumbers(scene)
     scene.shorten()
     scene.grow(GROWN[grown])
-    with pytest.raises(DataLossError, match="another history"):
-        reader.rows()
+    if grown == "below":
+        with pytest.raises(DataLossError):
+            reader.rows()
+    else:
+        assert reader.rows() == values("new", READ_TO, GROWN[grown])
 
 
 @pytest.mark.parametrize("way", ["Salvaged", "PowerLost", "PutBack"])
