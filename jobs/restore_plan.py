@@ -9,12 +9,15 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
+from kafkalog.checkpoints.broker import read_leader_epochs
 from kafkalog.errors import LogDirectoryError, OptionError, RowError
+from kafkalog.files.paths import split_paths
 from kafkalog.jobs.copied_logs import topics_of_target
 from kafkalog.jobs.targets import check_folders
 from kafkalog.model import MAX_OFFSET, TopicPartition
 from kafkalog.streaming.admin.copied_bounds import Bounds
 from kafkalog.streaming.commit.row_digest import rows_of
+from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.options.quantities import read_moment
 from kafkalog.streaming.options.topic_settings import LogConfig, understood
 from kafkalog.streaming.sink.write_options import WriteOptions
@@ -24,7 +27,7 @@ from kafkalog.streaming.store.policy import SetPolicy
 from kafkalog.streaming.store.topics import check_writable
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Mapping, Sequence
 
     from kafkalog.checkpoints.commit_state import TopicState
     from kafkalog.jobs.topic_facts import TopicFacts
@@ -96,6 +99,8 @@ class TopicPlan:
     """The last offset that the table has of each partition."""
     unknown: tuple[str, ...]
     """What the table does not tell, in words."""
+    history: tuple[str, ...] = ()
+    """What tells the topic from another one of that name, and from its logs before a cut."""
 
     @classmethod
     def of(
@@ -129,11 +134,12 @@ class TopicPlan:
             for name in sorted(known.keys() - understood(known).keys())
         ]
         lasts = {number: each.last for number, each in seen.items()}
-        return cls(topic, tuple(bounds), understood(known), rows, lasts, tuple(unknown))
+        history = () if facts is None else _history(facts, bounds)
+        return cls(topic, tuple(bounds), understood(known), rows, lasts, tuple(unknown), history)
 
     def version(self, choice: str) -> str:
         """Return the id under which the topic's records are written; ``choice`` tells which."""
-        told = json.dumps([self.topic, self.bounds, choice])
+        told = json.dumps([self.topic, self.bounds, choice, self.history])
         return f"restore {hashlib.sha256(told.encode()).hexdigest()[:32]}"
 
     def written(self, log: str, version: str) -> int:
@@ -159,13 +165,15 @@ class TopicPlan:
 
         Raises:
             LogDirectoryError: somebody has appended before the ends were set, at offsets that the
-                original gave to others.
+                original gave to others; or a log was cut since.
         """
         known = _known(log, self.topic)
         found = {}
         for number, (start, end) in enumerate(self.bounds):
             now = known.partitions[number].log_end if known is not None else end
             written = max(start, min(self.lasts.get(number, -1) + 1, end))
+            if known is not None:
+                _refuse_cut(log, TopicPartition(self.topic, number), known, written)
             if written < now < end:
                 raise LogDirectoryError(
                     f"{self.topic}-{number} ends at offset {now} in {log}. A restore that was cut "
@@ -215,6 +223,16 @@ def _whole(
     # Who was killed has added records to the table, and not told of them.
     end = max(end, held.end)
     return Bounds(min(start, held.start) if with_deleted and seen else start, end)
+
+
+def _history(facts: TopicFacts, bounds: Sequence[Bounds]) -> tuple[str, ...]:
+    """Tell a topic by its id, and each log that is restored up to its end by its last batch."""
+    batches = (
+        f"{number}: {batch.base_offset} {batch.crc}"
+        for number, batch in sorted(facts.batches.items())
+        if number < len(bounds) and bounds[number].end == facts.partitions[number].end
+    )
+    return facts.topic_id or "", *batches
 
 
 def _unknown(count: int | None) -> list[str]:
@@ -276,6 +294,27 @@ def check_target(
         known = _known(log, topic)
         if known is not None and not any(name.startswith("restore ") for name in known.versions):
             _refuse_records(log, known)
+
+
+def _refuse_cut(log: str, key: TopicPartition, known: TopicState, written: int) -> None:
+    """Refuse a log that was cut after a restore has written it up to an offset.
+
+    Who cuts a log raises its leader epoch. The first epoch is that of the restore.
+    """
+    where = LogDirs(split_paths(log)).partitions().get(key)
+    if where is None:
+        return
+    epochs, now = read_leader_epochs(where.path), known.partitions[key.partition]
+    cuts = [each.start_offset for each in epochs[1:]]
+    if now.leader_epoch > (epochs[-1].epoch if epochs else 0):
+        cuts.append(now.log_end)
+    at = min(cuts, default=written)
+    if at < written:
+        raise LogDirectoryError(
+            f"{key} was cut at offset {at} in {log}, after it was restored up to {written}: "
+            f"records are missing. `kafkalog delete PATH --topic {key.topic}` deletes the topic "
+            "there: restore again then"
+        )
 
 
 def _known(log: str, topic: str) -> TopicState | None:

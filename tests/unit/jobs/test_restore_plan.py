@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -200,6 +201,24 @@ def test_other_rows_are_another_restore() -> None:
     plan = planned(FACTS, {})
     assert plan.version("a") == planned(FACTS, {}).version("a") != plan.version("b")
     assert plan.version("a") != planned(FACTS, {}, until=Until({T0: 150})).version("a")
+
+
+def test_another_topic_or_log_with_the_same_ends_is_another_restore() -> None:
+    known = replace(FACTS, topic_id="A", batches={0: BatchChecksum(190, 1)})
+    recreated = replace(known, topic_id="B")
+    rewritten = replace(known, batches={0: BatchChecksum(190, 2)})
+    versions = {planned(facts, {}).version("a") for facts in (FACTS, known, recreated, rewritten)}
+    assert len(versions) == 4
+
+
+def test_a_restore_up_to_an_offset_stays_the_same_while_the_topic_grows() -> None:
+    until = Until({T0: 150})
+    early, late = (
+        replace(FACTS, partitions={0: Bounds(100, end)}, batches={0: BatchChecksum(end - 1, 1)})
+        for end in (200, 300)
+    )
+    first = planned(early, {}, until=until).version("a")
+    assert planned(late, {}, until=until).version("a") == first
 
 
 def test_settings_that_a_cluster_gave_are_kept_too(tmp_path: Path) -> None:
