@@ -36,7 +36,7 @@ from kafkalog.jobs.continuation import TargetState, WaysOn, continuing_options, 
 from kafkalog.jobs.copied_logs import SourceLogs, without_held_rows
 from kafkalog.jobs.delta_state import HeldByTable
 from kafkalog.jobs.delta_tables import DeltaTable, sql_text
-from kafkalog.jobs.hadoop import exists, list_names
+from kafkalog.jobs.hadoop import exists, list_names, read_text, write_text
 from kafkalog.jobs.inputs import FILES
 from kafkalog.jobs.topic_facts import FactsOfLogs, property_of, read_facts, to_properties
 from kafkalog.model import partition_counts
@@ -73,6 +73,14 @@ all rows by their folders, which takes as long as to write them. A task that mee
 sorts the rest of its rows. Either way rows of a partition stay in the order of their offsets."""
 
 _DELETED: Final = "_kafkalog_deleted"
+
+_QUERY: Final = "_kafkalog_query"
+"""A file beside those of a table without transactions: the id of the query that writes it."""
+
+_WAYS_OF_FILES: Final = (
+    "Ways on: restore both of one time; remove both, which archives all that the log has; another "
+    "TABLE and another --checkpoint leave these as they are"
+)
 
 _IS_NEWER: Final = (
     "CASE WHEN s.partition = t.partition THEN s.offset > t.offset ELSE "
@@ -176,7 +184,10 @@ class Archive:
         else:
             writer = self._into_files(records)
         writer = writer.queryName(self.name).option("checkpointLocation", self.checkpoint)
-        return (writer if follow else writer.trigger(availableNow=True)).start()
+        query = (writer if follow else writer.trigger(availableNow=True)).start()
+        if self.table_format in FILES:
+            _note_query(self, spark, query.id)
+        return query
 
     def finish(self, spark: SparkSession) -> None:
         """Put small files together, and note where logs start now; of Delta tables only."""
@@ -419,10 +430,12 @@ def _refuse_other_times(
 
     Spark's file sink skips a micro-batch whose number its folder ``_spark_metadata`` has, whatever
     rows it has now, and knows nothing of another checkpoint. Formats that keep no such folder are
-    not looked into, but for whether there are rows.
+    not looked into, but for whether there are rows. A checkpoint of another query may know as many
+    micro-batches; so the id of the query that writes a table is kept in its folder.
 
     Raises:
-        TargetMismatchError: the checkpoint is older or newer than the table, or a new one.
+        TargetMismatchError: the checkpoint is older or newer than the table, or a new one, or that
+            of another query.
         OptionError: options that need a Delta table.
     """
     if archive.rebuild or archive.from_target:
@@ -437,6 +450,13 @@ def _refuse_other_times(
     planned = -1 if checkpoint.planned is None else checkpoint.planned
     if names:
         is_of_time = ended <= written <= planned
+        noted, query = _noted_query(archive, spark), checkpoint.query_id
+        if is_of_time and None not in {noted, query} and noted != query:
+            raise TargetMismatchError(
+                f"the table {archive.table} was written by the query {noted}, and the checkpoint "
+                f"{archive.checkpoint} is of the query {query}, so records would be missing or "
+                f"twice. Nothing was written. {_WAYS_OF_FILES}"
+            )
     else:
         has_rows = _has_rows(archive, spark)
         is_of_time = has_rows is None or (planned >= 0 if has_rows else ended < 0)
@@ -445,10 +465,19 @@ def _refuse_other_times(
             f"the table {archive.table} and the checkpoint {archive.checkpoint} are not of the "
             f"same time: {_batches(written, 'the table')}, and {_batches(ended, 'the checkpoint')}."
             f" Files of the format {archive.table_format} do not tell what of the log is in them, "
-            "so records would be missing or twice. Nothing was written. Ways on: restore both of "
-            "one time; remove both, which archives all that the log has; another TABLE and another "
-            "--checkpoint leave these as they are"
+            f"so records would be missing or twice. Nothing was written. {_WAYS_OF_FILES}"
         )
+
+
+def _noted_query(archive: Archive, spark: SparkSession) -> str | None:
+    """Return the id of the query that writes a table in files; None where none is noted."""
+    path = f"{archive.table}/{_QUERY}"
+    return read_text(spark, path).strip() if exists(spark, path) else None
+
+
+def _note_query(archive: Archive, spark: SparkSession, query_id: str) -> None:
+    if _noted_query(archive, spark) != query_id:
+        write_text(spark, f"{archive.table}/{_QUERY}", f"{query_id}\n")
 
 
 def _batches(last: int, what: str) -> str:

@@ -6,6 +6,7 @@ ended (:mod:`kafkalog.checkpoints.query_offsets`).
 
 from __future__ import annotations
 
+import json
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -41,6 +42,27 @@ class CheckpointFolder:
         """The number of the last micro-batch that has ended; None if there is none."""
         return self._last("commits")
 
+    @property
+    def query_id(self) -> str | None:
+        """The id that Spark has given to the query; None where no query has begun.
+
+        Raises:
+            CheckpointError: the file does not tell.
+        """
+        path = f"{self.folder}/metadata"
+        if not self._is_there(path):
+            return None
+        try:
+            return str(json.loads(self._read(path))["id"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise CheckpointError(f"{path} does not tell the query's id: {error!r}") from error
+
+    def _is_there(self, path: str) -> bool:
+        return exists(self._spark, path)
+
+    def _read(self, path: str) -> str:
+        return read_text(self._spark, path)
+
     def ends(self, batch_id: int) -> PartitionOffsets:
         """Return where a micro-batch ends, trailing markers included; nothing of one below 0.
 
@@ -50,7 +72,7 @@ class CheckpointFolder:
         if batch_id < 0:
             return {}
         path = f"{self.folder}/offsets/{batch_id}"
-        return reached_of(read_text(self._spark, path), path)
+        return reached_of(self._read(path), path)
 
     def next_starts(self) -> PartitionOffsets:
         """Return where the next micro-batch starts, or the one that has not ended.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["exists", "list_names", "qualified", "read_text", "rename"]
+__all__ = ["exists", "list_names", "qualified", "read_text", "rename", "write_text"]
 
 
 def qualified(spark: SparkSession, path: str) -> str:
@@ -22,6 +22,16 @@ def read_text(spark: SparkSession, path: str) -> str:
     stream = file_system.open(found)
     try:
         return str(_jvm(spark).org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
+    finally:
+        stream.close()
+
+
+def write_text(spark: SparkSession, path: str, text: str) -> None:
+    """Write a small file of UTF-8, in the place of one that is there."""
+    file_system, found = _open(spark, path)
+    stream = file_system.create(found)
+    try:
+        stream.write(bytearray(text.encode()))
     finally:
         stream.close()
 
