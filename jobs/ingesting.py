@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
     _Ranges: TypeAlias = dict[TopicPartition, tuple[int | None, int]]
 
-__all__ = ["Ingest", "start_ingest", "to_records"]
+__all__ = ["CountedIngest", "Ingest", "start_ingest", "to_records"]
 
 _PATTERNS: Final = frozenset({"subscribepattern", "assign"})
 _IDS: Final = frozenset({"transactional.id", "kafka.transactional.id"})
@@ -117,7 +117,7 @@ class Ingest:
             TargetMismatchError: the topic does not hold what the checkpoint has read.
         """
         if self.counts_offsets:
-            return _CountedIngest(self, spark).start(follow=follow)
+            return CountedIngest(self, spark).start(follow=follow)
         options = dict(self.options)
         if not _IDS & {name.lower() for name in options}:
             options[_ID] = f"ingest {self.source.format} {self._place}"
@@ -147,7 +147,7 @@ class _Source(Protocol):
     def is_changed_id(self, topic: str, before: str, now: str, /) -> bool: ...
 
 
-class _CountedIngest:
+class CountedIngest:
     """Takes in topics whose offsets the target knows."""
 
     def __init__(self, given: Ingest, spark: SparkSession) -> None:
@@ -158,6 +158,19 @@ class _CountedIngest:
         self._spark = spark
 
     def start(self, *, follow: bool) -> StreamingQuery:
+        """Start the query; see :meth:`Ingest.start`."""
+        given = self._given
+        writer = self.prepare().read(self._spark).writeStream.foreachBatch(self.take)
+        writer = writer.queryName(f"ingest {given.topic}")
+        writer = writer.option("checkpointLocation", given.checkpoint)
+        return (writer if follow else writer.trigger(availableNow=True)).start()
+
+    def prepare(self) -> Input:
+        """Hold topic and checkpoint against each other; return the source, from where it is read.
+
+        Raises:
+            TargetMismatchError: they do not belong together.
+        """
         given, folder = self._given, self._folder
         topics = {key.topic for key in self._source.ends()}
         held = self._held(topics)
@@ -167,11 +180,7 @@ class _CountedIngest:
         self._first_offsets(held, self._source.planned(ranges, held))
         if given.from_target:
             folder.put_aside()
-        source = given.source if starts else self._continuing(held)
-        writer = source.read(self._spark).writeStream.foreachBatch(self._take)
-        writer = writer.queryName(f"ingest {given.topic}")
-        writer = writer.option("checkpointLocation", given.checkpoint)
-        return (writer if follow else writer.trigger(availableNow=True)).start()
+        return given.source if starts else self._continuing(held)
 
     def _held(self, topics: Iterable[str]) -> TargetState:
         known = topics_of_target(self._given.log)
@@ -182,12 +191,15 @@ class _CountedIngest:
         self, held: TargetState, batch: PlannedBatch
     ) -> Mapping[TopicPartition, int]:
         given = self._given
+        deletion = (
+            f"`kafkalog delete PATH --topic {given.topic}` deletes the topic there, and "
+            "--from-target takes all that the source has then"
+        )
         ways = WaysOn(
             f"the topic {given.topic!r} in {given.log}",
             given.source.place,
             f"the checkpoint {given.checkpoint}",
-            rebuild=f"`kafkalog delete PATH --topic {given.topic}` deletes the topic there, and "
-            "--from-target takes all that the source has then",
+            rebuild=deletion if given.topic in topics_of_target(given.log) else "",
             other_target="another topic and another --checkpoint leave this one as it is",
         )
         return first_offsets(held, batch, ways, is_changed_id=self._source.is_changed_id)
@@ -201,8 +213,13 @@ class _CountedIngest:
         self._starts = {key: end for key, end in held.ends.items() if key in keys}
         return replace(source, options=continuing_options(source.options, keys, self._starts))
 
-    def _take(self, rows: DataFrame, batch_id: int) -> None:
-        """Append the rows of a micro-batch that the topic does not hold, in one commit."""
+    def take(self, rows: DataFrame, batch_id: int) -> None:
+        """Append the rows of a micro-batch that the topic does not hold, in one commit.
+
+        Raises:
+            TargetMismatchError: it does not continue the topic; nothing was written.
+            CommitError: another run has written to the topic meanwhile.
+        """
         ends = self._folder.ends(batch_id)
         starts = self._folder.ends(batch_id - 1) if batch_id else self._starts
         ranges: _Ranges = {key: (starts.get(key), end) for key, end in ends.items()}
@@ -212,16 +229,30 @@ class _CountedIngest:
         if held.after(batch) == held:
             return
         given = self._given
-        left = to_records(without_held_rows(rows, ranges, first), **given.columns)
         into = dict.fromkeys({key.topic for key in ends}, given.topic)
         path = given.source.place if given.source.format == "kafkalog" else ""
-        copied = copied_batch(self._reader, path, into, batch, held).to_json()
+        copied = copied_batch(self._reader, path, into, batch, held)
+        self._append(rows, batch, first, copied.to_json())
+
+    def _append(
+        self,
+        rows: DataFrame,
+        batch: PlannedBatch,
+        first: Mapping[TopicPartition, int],
+        copied: str,
+    ) -> None:
+        given = self._given
+        left = to_records(without_held_rows(rows, batch.ranges, first), **given.columns)
         if given.topic not in topics_of_target(given.log) and left.isEmpty():
-            # A commit without rows makes no topic, and there is none that could keep the offsets.
-            count = int(given.options.get("numPartitions", "1"))
-            create(split_paths(given.log), given.topic, partitions=count)
+            self._create()
         writer = left.write.format("kafkalog").mode("append").options(**given.options)
         writer.options(topic=given.topic, copiedFrom=copied).save(given.log)
+
+    def _create(self) -> None:
+        """Make the topic: a commit without rows makes none, and none could keep the offsets."""
+        given = self._given
+        count = int(given.options.get("numPartitions", "1"))
+        create(split_paths(given.log), given.topic, partitions=count)
 
 
 def _source_of(source: Input, spark: SparkSession) -> tuple[_Source, str]:

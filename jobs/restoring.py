@@ -87,15 +87,33 @@ class Restore:
             KafkaLogError: the log directories are no whole set, or somebody else holds them.
         """
         rows, facts = _opened(spark, self)
-        said: list[str] = []
         seen = _seen(rows, {*self.topics, OFFSETS_TOPIC}, self.until.time_ms)
-        plans = [self._plan(topic, facts.get(topic), seen[topic]) for topic in self.topics]
-        for plan in plans:
-            said += [f"{plan.topic}: the table does not tell {what}" for what in plan.unknown]
-        total = sum(self._restore(rows, plan, said) for plan in plans)
+        plans, said = self.restore_topics(rows, facts, seen)
         archived = rows if seen[OFFSETS_TOPIC] else None
-        said += restore_groups(archived, split_paths(self.log), plans)
-        return [*said, f"{self.name}: {many(total, 'record')} in {many(len(plans), 'topic')}"]
+        groups = restore_groups(archived, split_paths(self.log), plans)
+        return [*said[:-1], *groups, said[-1]]
+
+    def restore_topics(
+        self,
+        rows: DataFrame,
+        facts: Mapping[str, TopicFacts],
+        seen: Mapping[str, Mapping[int, Seen]],
+    ) -> tuple[list[TopicPlan], list[str]]:
+        """Restore what a table has of the topics; return how, and what is to be said of it.
+
+        Args:
+            rows: of the table.
+            facts: what the table keeps of its topics.
+            seen: what it holds of each of the topics, by partition.
+
+        Raises:
+            KafkaLogError: as of :meth:`run`.
+        """
+        plans = [self._plan(topic, facts.get(topic), seen[topic]) for topic in self.topics]
+        said = [f"{p.topic}: the table does not tell {what}" for p in plans for what in p.unknown]
+        total = sum(self._restore(rows, plan, said) for plan in plans)
+        said.append(f"{self.name}: {many(total, 'record')} in {many(len(plans), 'topic')}")
+        return plans, said
 
     def _plan(self, topic: str, facts: TopicFacts | None, seen: Mapping[int, Seen]) -> TopicPlan:
         return TopicPlan.of(

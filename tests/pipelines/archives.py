@@ -9,17 +9,21 @@ out: the last batch below is not known there.
 
 from __future__ import annotations
 
+import json
 import uuid
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from unittest.mock import patch
 
-from tests.pipelines.sources import TOPIC, Line, Rows, bounds
-from tests.pipelines.targets import Ends, Mirrored
+from tests.pipelines.sources import TOPIC, Line, Rows, bounds, value_of
+from tests.pipelines.targets import Ends, Mirrored, OfQuery
 from tests.support.copying import without_rows_below
 from tests.support.micro_batches import CheckpointedQuery
 
 from kafkalog.checkpoints.query_offsets import last_batch
+from kafkalog.errors import CommitError
+from kafkalog.jobs import archiving
 from kafkalog.jobs.archiving import Archive, _Tables
 from kafkalog.jobs.checkpoint_folder import CheckpointFolder
 from kafkalog.jobs.continuation import TargetState
@@ -34,12 +38,31 @@ from kafkalog.streaming.source.read_options import ReadOptions
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    import pyarrow as pa
     from tests.pipelines.sources import Source
 
-__all__ = ["Archived"]
+__all__ = ["Archived", "InFiles", "LocalCheckpoint", "Newest", "Row"]
 
-Row = tuple[int, int, str]
-"""Partition, offset, value."""
+
+class Row(NamedTuple):
+    """A row of a table; ``stamp`` is its timestamp in ms."""
+
+    partition: int
+    offset: int
+    value: str
+    key: str
+    stamp: int
+
+    def is_newer(self, other: Row) -> bool:
+        """Whether it is newer than another one of the same key."""
+        if self.partition == other.partition:
+            return self.offset > other.offset
+        return (self.stamp, self.partition) > (other.stamp, other.partition)
+
+
+def _row_of(row: Mapping[str, Any]) -> Row:
+    stamp = round(row["timestamp"].timestamp() * 1000)
+    return Row(row["partition"], row["offset"], value_of(row), row["key"].decode(), stamp)
 
 
 class _Version(NamedTuple):
@@ -52,7 +75,7 @@ class _Version(NamedTuple):
         """Whether the properties tell the ends of the rows."""
         facts = read_facts(self.properties).get(TOPIC)
         known = {} if facts is None else facts.partitions
-        return all(p in known and offset < known[p].end for p, offset, _ in self.rows)
+        return all(p in known and offset < known[p].end for p, offset, *_ in self.rows)
 
 
 class _Conf:
@@ -77,6 +100,8 @@ class DeltaModel:
         self.versions: list[_Version] = []
         self.first = 0
         self.transactions: dict[str, int] = {}
+        self.deleted: dict[str, Row] = {}
+        """By key, its newest row without a value; a table of its own, in this one's folder."""
         self.id = str(uuid.uuid4())
 
     def commit(
@@ -158,13 +183,13 @@ class _Held(HeldByTable):
     def _largest_offsets(self) -> dict[TopicPartition, int]:
         model = self.table.model  # type: ignore[attr-defined]
         found: dict[TopicPartition, int] = {}
-        for partition, offset, _ in model.versions[-1].rows if model.versions else ():
+        for partition, offset, *_ in model.versions[-1].rows if model.versions else ():
             key = TopicPartition(TOPIC, partition)
             found[key] = max(offset, found.get(key, 0))
         return found
 
 
-class _LocalCheckpoint(CheckpointFolder):
+class LocalCheckpoint(CheckpointFolder):
     def ends(self, batch_id: int) -> Mapping[TopicPartition, int]:
         return QueryCheckpoint(Path(self.folder)).ends(batch_id)
 
@@ -174,6 +199,12 @@ class _LocalCheckpoint(CheckpointFolder):
         self.__dict__.pop("ended", None)
         return None if aside is None else str(aside)
 
+    def _is_there(self, path: str) -> bool:
+        return Path(path).exists()
+
+    def _read(self, path: str) -> str:
+        return Path(path).read_text()
+
     def _last(self, kind: str) -> int | None:
         return last_batch(Path(self.folder) / kind)
 
@@ -181,23 +212,51 @@ class _LocalCheckpoint(CheckpointFolder):
 class _ModelTables(_Tables):
     """The tables of an archive, whose rows go to a model."""
 
+    step: Callable[[str], None] = staticmethod(lambda _: None)
+
     def _write(self, each: Any, part: Any, rows: Any) -> None:
-        left = without_rows_below(rows(), part.first)
-        columns = (left[name].to_pylist() for name in ("partition", "offset", "value"))
-        new = tuple((p, o, v.decode()) for p, o, v in zip(*columns, strict=True))
+        left = without_rows_below(rows(), part.first).to_pylist()
+        if each is self.newest:
+            self._merge(each, part, left)
+            return
+        new = tuple(map(_row_of, left))
         with each.committing(part.after, each.table.spark) as options:
             model = each.table.model
             model.write(options, "WRITE", model.versions[-1].rows + new)
+
+    def _merge(self, each: Any, part: Any, left: list[dict[str, Any]]) -> None:
+        """Do what MERGE does: first for the keys that are gone, and then in the table."""
+        model, newest = each.table.model, dict[str, Row]()
+        for new in map(_row_of, left):
+            if new.key not in newest or new.is_newer(newest[new.key]):
+                newest[new.key] = new
+        for new in newest.values():
+            known = model.deleted.get(new.key)
+            if new.value[0] == "x" and (known is None or new.is_newer(known)):
+                model.deleted[new.key] = new
+        self.step("gone keys kept")
+        merged = {row.key: row for row in model.versions[-1].rows}
+        for new in newest.values():
+            older = model.deleted.get(new.key)
+            if older is not None and new.value[0] != "x" and not new.is_newer(older):
+                continue
+            if new.key not in merged or new.is_newer(merged[new.key]):
+                merged[new.key] = new
+        rows = tuple(row for row in merged.values() if row.value[0] != "x")
+        with each.committing(part.after, each.table.spark) as options:
+            model.write(options, "MERGE", rows)
 
     def _empty(self, each: Any) -> None:
         each.look()
         with each.committing(TargetState(), each.table.spark) as options:
             each.table.model.write(options, "DELETE", ())
+        each.table.model.deleted.clear()
         each.table.properties.pop(property_of(TOPIC), None)
         each.table.model.commit("UNSET TBLPROPERTIES", properties={})
 
     def _compact(self) -> None:
-        self.records.table.model.commit("OPTIMIZE")  # type: ignore[union-attr]
+        for each in self._held:
+            each.table.model.commit("OPTIMIZE")  # type: ignore[attr-defined]
 
 
 class Archived(Mirrored):
@@ -259,7 +318,8 @@ class Archived(Mirrored):
 
     def write(self) -> None:
         if self.model.versions:
-            rows = (*self.model.versions[-1].rows, (0, 1000 + self.version, "foreign"))
+            foreign = Row(0, 1000 + self.version, "foreign", "foreign", 1000 + self.version)
+            rows = (*self.model.versions[-1].rows, foreign)
             self.model.commit("WRITE", rows=rows, mode="Append")
             self.is_foreign = True
 
@@ -275,25 +335,28 @@ class Archived(Mirrored):
         self._noted, self._gone = {}, {}
 
     def run(self, source: Source, step: Callable[[str], None], way: str = "", **given: Any) -> None:
-        options = {"fetchOffset.retryIntervalMs": "1", **given.get("options", {})}
-        if self._chance.random() < 0.5:
-            options["maxOffsetsPerTrigger"] = str(self._chance.randint(1, 6))
+        options = self._reading(given)
         archive = self.archive(source, "model", way, options)
         given = {"path": archive.log, "subscribe": TOPIC}
         parsed = ReadOptions.parse({**options, **given})
+        table = _Held(_ModelTable(self.model))  # type: ignore[arg-type]
         tables = _ModelTables(
             archive,
             FactsOfLogs(parsed.paths, archive.topics),
             SourceLogs(parsed),
-            _LocalCheckpoint(None, archive.checkpoint),  # type: ignore[arg-type]
-            _Held(_ModelTable(self.model)),  # type: ignore[arg-type]
-            None,
+            LocalCheckpoint(None, archive.checkpoint),  # type: ignore[arg-type]
+            *self._in_archive(table),
         )
+        tables.step = step
         chosen = tables.prepare("", {"startingOffsets": "earliest", **options})
         step("prepared")
         query = CheckpointedQuery(self.checkpoint, {**chosen, **given}, tables.take, step)  # type: ignore[arg-type]
         query.run()
         tables.finish()
+
+    def _in_archive(self, table: HeldByTable) -> tuple[HeldByTable | None, HeldByTable | None]:
+        """Give the table of all records, and that of the newest ones."""
+        return table, None
 
     def archive(self, source: Source, table: str, way: str, options: Mapping[str, str]) -> Archive:
         if way == "--rebuild":
@@ -317,7 +380,7 @@ class Archived(Mirrored):
 
     def rows(self) -> Rows:
         found: Rows = {}
-        for partition, offset, value in self.every_row():
+        for partition, offset, value, *_ in self.every_row():
             rows = found.setdefault(partition, {})
             assert offset not in rows, f"{TOPIC}-{partition}@{offset} is there twice"
             rows[offset] = value
@@ -327,16 +390,231 @@ class Archived(Mirrored):
         return {number: max(rows) + 1 for number, rows in self.rows().items()}
 
     def check(self, source: Source, *lines: Line) -> None:
-        rows, now = self.rows(), source.rows()
-        for number, (_, end) in bounds(source.path).items():
-            held = now.get(number, {})
-            gone = self._gone.setdefault(number, set())
-            there = rows.get(number, {})
-            missing = {offset for offset in held if there.get(offset) != held[offset]} - gone
-            assert not missing, f"the table lacks {sorted(missing)} of {TOPIC}-{number}"
-            gone.update({*range(end)} - held.keys() - there.keys())
+        check_rows(self.rows(), source, self._gone)
 
     def note(self, *lines: Line) -> None:
         super().note(*lines)
         # What lies above the last row, and is gone from the log, was taken too.
         self._noted[self.version] = self.copied, dict(self.held), self.is_foreign
+
+
+def check_rows(rows: Rows, source: Source, gone: dict[int, set[int]]) -> None:
+    """See that rows are all that a source has; ``gone`` are those that it never had for a run."""
+    now = source.rows()
+    for number, (_, end) in bounds(source.path).items():
+        held, there = now.get(number, {}), rows.get(number, {})
+        known = gone.setdefault(number, set())
+        missing = {offset for offset in held if there.get(offset) != held[offset]} - known
+        assert not missing, f"the table lacks {sorted(missing)} of {TOPIC}-{number}"
+        known.update({*range(end)} - held.keys() - there.keys())
+
+
+class Newest(Archived):
+    """A table of the newest row of each key: ``--latest TABLE``."""
+
+    has_tombstones = True
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self._least: Ends = {}
+        """What it has for certain; nothing, where a run was cut off, or it was set back."""
+
+    def _in_archive(self, table: HeldByTable) -> tuple[HeldByTable | None, HeldByTable | None]:
+        return None, table
+
+    def reasons(self, source: Source) -> list[str]:
+        planned = self.planned()
+        above = [n for n, end in planned.items() if end > self._least.get(n, 0)]
+        return super().reasons(source) + [f"a checkpoint that is further in {n}" for n in above]
+
+    def _set_back(self, version: int) -> None:
+        super()._set_back(version)
+        self._least = {}
+
+    def _begin(self) -> None:
+        super()._begin()
+        self._least = {}
+
+    def clone(self) -> None:
+        super().clone()
+        self._least = {}
+
+    def check(self, source: Source, *lines: Line) -> None:
+        table = {row.key: row for row in self.every_row()}
+        log: dict[str, tuple[int, str]] = {}
+        for rows in source.rows().values():
+            for value in rows.values():
+                key, number = source.keys[value], int(value[1:])
+                log[key] = max(log.get(key, (-1, "")), (number, value))
+        for key, (number, value) in log.items():
+            found = table.get(key)
+            newest = max(int(v[1:]) for v in self._taken(source) if source.keys[v] == key)
+            if value[0] == "x" and newest == number:
+                assert found is None, f"{key} was deleted by {value}, and is there: {found}"
+            elif newest == number:
+                assert found is not None, f"{key} is not there, and {value} is its newest"
+                assert found.value == value, f"{found.value} is there of {key}, not {value}"
+            elif found is not None:
+                assert int(found.value[1:]) >= number, f"{found} is older than {value}"
+        self._least = {number: end for number, (_, end) in bounds(source.path).items()}
+
+    def _taken(self, source: Source) -> Iterable[str]:
+        """Give all rows of the line: of those that are gone nobody knows whether they were seen."""
+        return [value for rows in source.line.rows.values() for value in rows.values()]
+
+    def note(self, *lines: Line) -> None:
+        rows = list(self.every_row())
+        keys = [row.key for row in rows]
+        assert len(keys) == len({*keys}), f"a key is there twice: {rows}"
+        self._least = {}
+        for line in lines:
+            if all(line.rows.get(p, {}).get(offset) == value for p, offset, value, *_ in rows):
+                self.held = {n: max(held, default=-1) + 1 for n, held in line.rows.items()}
+                self.copied = line.below(self.held)
+                self._noted[self.version] = self.copied, dict(self.held), self.is_foreign
+                return
+        raise AssertionError(f"the table has {rows}, which no line has")
+
+
+class InFiles(OfQuery):
+    """A table of files, as Spark's file sink writes them: ``--format parquet``."""
+
+    ways = ("another TABLE", "remove both")
+    continues_after_loss = False
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self._is_apart = False
+        """Whether table and checkpoint may be of two times."""
+        self._runs = 0
+        self._gone: dict[int, set[int]] = {}
+
+    def run(self, source: Source, step: Callable[[str], None], way: str = "", **given: Any) -> None:
+        if way == "remove both":
+            self.remove()
+            self.lose_checkpoint()
+            self._is_apart = False
+        options = self._reading(given)
+        archive = Archive(
+            log=str(source.path),
+            table=str(self.path),
+            topics=(TOPIC,),
+            checkpoint=str(self.checkpoint),
+            table_format="parquet",
+            options=options,
+        )
+        checkpoint = LocalCheckpoint(None, archive.checkpoint)  # type: ignore[arg-type]
+        with patch.multiple(archiving, **_LOCAL):
+            archiving._refuse_other_times(archive, None, checkpoint)  # type: ignore[arg-type]
+        step("prepared")
+        chosen = {**archive._kept_ids, "startingOffsets": "earliest", **options}
+        chosen |= {"path": archive.log, "subscribe": TOPIC}
+
+        self._runs = mine = self._runs + 1
+
+        def take(read: Callable[[], pa.Table], number: int) -> None:
+            if self._runs != mine:
+                raise CommitError("Spark: concurrent update to the checkpoint")
+            if (self._log / str(number)).exists():
+                return
+            rows = [(r["partition"], r["offset"], value_of(r)) for r in read().to_pylist()]
+            self._log.mkdir(parents=True, exist_ok=True)
+            file = self.path / f"part-{uuid.uuid4()}.parquet"
+            file.write_text(json.dumps(rows))
+            step(f"batch {number} in a file")
+            if self._runs != mine:
+                raise CommitError("Spark: race while writing a batch")
+            (self._log / str(number)).write_text(file.name)
+
+        query = CheckpointedQuery(self.checkpoint, chosen, take, step)
+        query_id = query.note_query()
+        step("started")
+        with patch.multiple(archiving, **_LOCAL):
+            archiving._note_query(archive, None, query_id)  # type: ignore[arg-type]
+        query.run()
+
+    @property
+    def _log(self) -> Path:
+        return self.path / "_spark_metadata"
+
+    def rows(self) -> Rows:
+        found: Rows = {}
+        for entry in sorted(self._log.glob("[0-9]*")):
+            file = self.path / entry.read_text()
+            for number, offset, value in json.loads(file.read_text()):
+                rows = found.setdefault(number, {})
+                assert offset not in rows, f"{TOPIC}-{number}@{offset} is there twice"
+                rows[offset] = value
+        return found
+
+    def ends(self) -> Ends:
+        return {number: max(rows) + 1 for number, rows in self.rows().items()}
+
+    def put_back(self) -> None:
+        self._is_apart = True
+        super().put_back()
+        ends = self.held
+        self._gone = {n: {o for o in gone if o < ends.get(n, 0)} for n, gone in self._gone.items()}
+
+    def remove(self) -> None:
+        self._is_apart = True
+        super().remove()
+
+    def replace(self) -> None:
+        self.remove()
+        self.path.mkdir()
+
+    def write(self) -> None:
+        """Who writes files there that Spark's sink does not know of writes nothing to the table."""
+
+    def cut(self) -> None:
+        """Nobody cuts it."""
+
+    def lose_checkpoint(self) -> None:
+        self._is_apart = True
+        super().lose_checkpoint()
+
+    def put_checkpoint_back(self) -> None:
+        self._is_apart = True
+        super().put_checkpoint_back()
+
+    def take_other_checkpoint(self) -> None:
+        self._is_apart = True
+        super().take_other_checkpoint()
+
+    def _begin(self) -> None:
+        super()._begin()
+        self._gone = {}
+
+    def take_another(self) -> None:
+        super().take_another()
+        self._is_apart = False
+
+    def reasons(self, source: Source) -> list[str]:
+        found = super().reasons(source)
+        return [*found, "table and checkpoint are of two times"] if self._is_apart else found
+
+    def check(self, source: Source, *lines: Line) -> None:
+        check_rows(self.rows(), source, self._gone)
+        self._is_apart = False
+
+    def note(self, *lines: Line) -> None:
+        Mirrored.note(self, *lines)  # type: ignore[arg-type]
+
+
+def _names_in(_: object, folder: str) -> list[str]:
+    return [each.name for each in Path(folder).iterdir()] if Path(folder).is_dir() else []
+
+
+def _write(_: object, path: str, text: str) -> None:
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    Path(path).write_text(text)
+
+
+_LOCAL: Final[dict[str, Any]] = {
+    "list_names": _names_in,
+    "exists": lambda _, path: Path(path).exists(),
+    "read_text": lambda _, path: Path(path).read_text(),
+    "write_text": _write,
+}
+"""What Hadoop does with files, without it."""

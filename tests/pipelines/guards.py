@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from kafkalog.jobs import continuation, replaying
+from tests.pipelines.histories import History
+
+from kafkalog.errors import RowError
+from kafkalog.jobs import archiving, continuation, ingesting, replaying, restore_plan
 from kafkalog.jobs.mirroring import Mirror
 from kafkalog.jobs.topic_facts import TopicFacts
 from kafkalog.streaming.commit.preserved_offsets import CopiedBatch
+from kafkalog.streaming.sink.row_columns import Rows
+from kafkalog.streaming.source.position_validation import PositionValidator
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import pytest
 
 __all__ = ["GUARDS", "Guard"]
@@ -18,13 +25,27 @@ __all__ = ["GUARDS", "Guard"]
 class Guard(NamedTuple):
     """What is put in whose place, and the history that finds it.
 
-    ``amid``: what happens in that, at a step whose name ends so; else it is drawn.
+    ``amid``: what happens in that, at a step whose name ends so; ``steps``: all that happens; else
+    it is drawn.
     """
 
     patches: tuple[tuple[Any, str, Any], ...]
     history: str
     kind: str = "mirror"
     amid: tuple[str, str] | None = None
+    steps: str = ""
+
+    def let_happen(self, folder: Path) -> None:
+        """Let the history happen.
+
+        Raises:
+            AssertionError: something was lost, doubled or mixed, or refused for nothing.
+        """
+        history = History(folder, self.history, self.kind)
+        if self.steps:
+            history.follow(self.steps.split(", "))
+        else:
+            history.run(self.amid)
 
     def take_out(self, patch: pytest.MonkeyPatch) -> None:
         for owner, name, without in self.patches:
@@ -42,6 +63,16 @@ def _as_if_nothing_was_held(*given: Any, **named: Any) -> dict[Any, int]:
 def _noted(_: Mirror, __: object, noted: Any) -> Any:
     return noted
 
+
+def _copied_rows_since_1970(cls: Any, batch: Any, **given: Any) -> Any:
+    rows = _ROWS_OF(cls, batch, **given)
+    if given.get("keeps_offsets") and (rows.records.timestamps < 0).any():
+        raise RowError("a time before 1970")
+    return rows
+
+
+_ROWS_OF: Final[Any] = Rows.of.__func__  # type: ignore[attr-defined]
+GROWS: Final = "source append, source append, source append, source append, "
 
 _TOPIC: Final = (continuation, "_refuse_another_topic", _nothing)
 _HISTORY: Final = (continuation, "_refuse_changed_history", _nothing)
@@ -61,6 +92,45 @@ GUARDS: Final = {
     "somebody else wrote to the copy": Guard(((Mirror, "_held", _noted),), "g/6"),
     "a clone knows the last batches below its ends": Guard(
         ((TopicFacts, "of_rows", lambda facts, _: facts),), "g/15", "archive"
+    ),
+    "the file table of another query": Guard(
+        ((archiving, "_noted_query", _nothing),),
+        "g/3",
+        "files",
+        steps="run, target take_other_checkpoint, source append, run",
+    ),
+    "the file table of another time": Guard(
+        ((archiving, "_refuse_other_times", _nothing),),
+        "g/0",
+        "files",
+        steps="run, target lose_checkpoint, source append, run",
+    ),
+    "a position in another history": Guard(
+        ((PositionValidator, "find_diverged", lambda *_: {}),),
+        "g/0",
+        "files",
+        steps="run, source keep, source append, run, source put_back, " + GROWS + "run",
+    ),
+    "a restored log was cut": Guard(
+        ((restore_plan, "_refuse_cut", _nothing),),
+        "g/0",
+        "restore",
+        steps="run, target cut, run",
+    ),
+    "a time before 1970": Guard(
+        ((Rows, "of", classmethod(_copied_rows_since_1970)),), "g/0", "restore", steps="run"
+    ),
+    "a topic of the same name is ingested": Guard(
+        (_TOPIC, _HISTORY), "g/0", "ingest", steps="run, source recreate, " + GROWS + "run"
+    ),
+    "an ingest that was killed is started again": Guard(
+        (
+            (ingesting, "first_offsets", _as_if_nothing_was_held),
+            (CopiedBatch, "check_target", _nothing),
+        ),
+        "g/0",
+        "ingest",
+        ("taken", "killed"),
     ),
     "another job copies the same": Guard(
         ((CopiedBatch, "check_target", _nothing),), "g/0", "replay", ("decided", "twin")

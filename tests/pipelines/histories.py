@@ -11,7 +11,9 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING, Final
 
-from tests.pipelines.archives import Archived
+from tests.pipelines.archives import Archived, InFiles, Newest
+from tests.pipelines.restores import Restored
+from tests.pipelines.sinks import Ingested, Streamed, Versioned
 from tests.pipelines.sources import Source
 from tests.pipelines.targets import Mirrored, Replayed, Target
 
@@ -23,7 +25,17 @@ if TYPE_CHECKING:
 
 __all__ = ["KINDS", "History"]
 
-KINDS: Final = {"mirror": Mirrored, "replay": Replayed, "archive": Archived}
+KINDS: Final[dict[str, type[Target]]] = {
+    "mirror": Mirrored,
+    "replay": Replayed,
+    "archive": Archived,
+    "latest": Newest,
+    "files": InFiles,
+    "ingest": Ingested,
+    "sink": Streamed,
+    "batches": Versioned,
+    "restore": Restored,
+}
 
 _STEPS: Final = 14
 _WAYS: Final = 3
@@ -51,8 +63,10 @@ class History:
         target: Callable[[Path, random.Random], Target] | None = None,
     ) -> None:
         self._chance = chance = random.Random(f"{name}/{kind}")
-        self.source = Source(folder, chance)
-        self.target: Target = (target or KINDS[kind])(folder, chance)
+        make = target or KINDS[kind]
+        odd = {name: getattr(make, name, False) for name in ("has_tombstones", "is_before_1970")}
+        self.source = Source(folder, chance, **odd)
+        self.target: Target = make(folder, chance)
         self.told: list[str] = []
         self._is_disturbed = False
 
@@ -99,6 +113,8 @@ class History:
 
         def happens() -> None:
             self._is_disturbed = True
+            if what == "killed":
+                raise KilledError(name)
             if what == "twin":
                 self._twin()
             else:
@@ -159,7 +175,7 @@ class History:
         text = str(error)
         if isinstance(error, DataLossError):
             way = "failOnDataLoss=false"
-            if isinstance(self.target, Replayed):  # its words name it, and the copy is partial then
+            if not self.target.continues_after_loss:
                 return
         elif isinstance(error, CommitError):
             way = ""

@@ -7,8 +7,9 @@ code that decides where a batch continues.
 from __future__ import annotations
 
 import shutil
+import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 from tests.support.copying import cut
@@ -23,21 +24,26 @@ from kafkalog.streaming.store.ends.tracker import LogEndTracker
 
 if TYPE_CHECKING:
     import random
+    from collections.abc import Mapping
     from pathlib import Path
 
-__all__ = ["TOPIC", "Line", "Source", "bounds", "rows_in"]
+__all__ = ["TOPIC", "Line", "Rows", "Source", "bounds", "rows_in", "value_of"]
 
 TOPIC: Final = "t"
+STAMPS: Final = 1_000_000
+"""The time of a source's n-th row ends so, in ms."""
+
 _SETTINGS: Final = {
     "numPartitions": 2,
     "flush": "os",
     "segment.bytes": 400,
     "cleanup.policy": "compact,delete",
     "min.cleanable.dirty.ratio": "0.01",
+    "retention.ms": "-1",
 }
 
 Rows = dict[int, dict[int, str]]
-"""Values by partition and offset."""
+"""Values by partition and offset; those of the n-th row are ``v<n>``, or ``x<n>`` for none."""
 
 
 @dataclass
@@ -68,9 +74,21 @@ class Line:
 class Source:
     """A topic of two partitions or more, in a log directory of its own."""
 
-    def __init__(self, folder: Path, chance: random.Random) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        chance: random.Random,
+        *,
+        has_tombstones: bool = False,
+        is_before_1970: bool = False,
+    ) -> None:
         self.path = folder / "source"
         self._chance = chance
+        self._has_tombstones = has_tombstones
+        began_ms = -1000 * STAMPS if is_before_1970 else time.time_ns() // 1_000_000
+        self._began_ms = began_ms // STAMPS * STAMPS
+        self.keys: dict[str, str] = {}
+        """The keys of all rows, by their values."""
         self._written = 0
         self.line = Line()
         self._kept: tuple[Path, Line] | None = None
@@ -82,12 +100,18 @@ class Source:
             partition = self._chance.choice(sorted(self.line.rows))
             count = self._chance.randint(1, 3)
             values = [f"v{self._written + number}" for number in range(count)]
+            keys = [self._chance.choice("abc") for _ in values]
+            stamps = [self._began_ms + self._written + number for number in range(count)]
+            if self._has_tombstones:
+                values = [self._chance.choice((v, v, f"x{v[1:]}")) for v in values]
             self._written += count
+            self.keys.update(zip(values, keys, strict=True))
             table = pa.table(
                 {
-                    "key": pa.array([self._chance.choice("abc") for _ in values], pa.string()),
-                    "value": pa.array(values, pa.string()),
+                    "key": pa.array(keys, pa.string()),
+                    "value": pa.array([None if v[0] == "x" else v for v in values], pa.string()),
                     "partition": pa.array([partition] * count, pa.int32()),
+                    "timestamp": pa.array(stamps, pa.timestamp("ms", "UTC")),
                 }
             )
             outcome = kafkalog.append(self.path, TOPIC, table, options=_SETTINGS)
@@ -156,14 +180,22 @@ def rows_in(path: Path, topic: str = TOPIC) -> Rows:
     if not path.is_dir():
         return found
     try:
-        read = kafkalog.read(path, topic, columns=["partition", "offset", "value"]).read_all()
+        columns = ["partition", "offset", "timestamp", "value"]
+        read = kafkalog.read(path, topic, columns=columns).read_all()
     except UnknownTopicOrPartitionError:
         return found
     for row in read.to_pylist():
         partition = found.setdefault(row["partition"], {})
         assert row["offset"] not in partition, f"offset {row['offset']} is there twice"
-        partition[row["offset"]] = row["value"].decode()
+        partition[row["offset"]] = value_of(row)
     return found
+
+
+def value_of(row: Mapping[str, Any]) -> str:
+    """Give what tells a row that was read."""
+    if row["value"] is not None:
+        return str(row["value"].decode())
+    return f"x{round(row['timestamp'].timestamp() * 1000) % STAMPS}"
 
 
 def bounds(path: Path, topic: str = TOPIC) -> dict[int, tuple[int, int]]:

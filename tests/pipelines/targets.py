@@ -4,33 +4,33 @@ from __future__ import annotations
 
 import json
 import shutil
+from abc import ABC, abstractmethod
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from tests.pipelines.sources import TOPIC, Line, Rows, bounds, rows_in
 from tests.support.copying import cut, run_mirror, run_replay
 
 import kafkalog
+from kafkalog.checkpoints.query_offsets import last_batch
 from kafkalog.errors import UnknownTopicOrPartitionError
 from kafkalog.jobs.mirroring import Mirror
 from kafkalog.streaming.admin.topics import alter, create, delete
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
     from tests.pipelines.sources import Source
 
-__all__ = ["Mirrored", "Replayed", "Target"]
-
-_QUICK: Final = {"fetchOffset.retryIntervalMs": "1"}
+__all__ = ["Ends", "Mirrored", "OfQuery", "Replayed", "Target"]
 
 Ends = dict[int, int]
 
 
-class Target:
+class Target(ABC):
     """What a pipeline writes to, and its checkpoint; what happens to both is noted.
 
     ``copied`` is the line of the source of which it holds the rows below ``held``, as seen from
@@ -39,6 +39,16 @@ class Target:
 
     ways: tuple[str, ...] = ("--from-target", "--rebuild", "another TO")
     topic = TOPIC
+    offsets_kept = True
+    """Whether a row has the offset that it has in the source."""
+    partitions_kept = True
+    """Whether a row is in the partition that it has in the source."""
+    continues_after_loss = True
+    """Whether ``failOnDataLoss=false`` is followed; else what it leaves is partial, or mixed."""
+    has_tombstones = False
+    """Whether its source has records without a value."""
+    is_before_1970 = False
+    """Whether the times of its source are."""
 
     def __init__(self, folder: Path, chance: random.Random) -> None:
         self.folder = folder
@@ -110,9 +120,11 @@ class Target:
         shutil.copytree(self._older, self.checkpoint)
         return None
 
+    @abstractmethod
     def lose_last_commit(self) -> None:
         """Lose the note that the last micro-batch has ended."""
 
+    @abstractmethod
     def take_other_checkpoint(self) -> None:
         """Take the checkpoint of another query."""
 
@@ -131,9 +143,9 @@ class Target:
 
     # A run of it
 
+    @abstractmethod
     def run(self, source: Source, step: Callable[[str], None], way: str = "", **given: Any) -> None:
         """Run the pipeline up to the end of the source."""
-        raise NotImplementedError
 
     def ends(self) -> Ends:
         return {number: end for number, (_, end) in bounds(self.path, self.topic).items()}
@@ -141,9 +153,9 @@ class Target:
     def rows(self) -> Rows:
         return rows_in(self.path, self.topic)
 
+    @abstractmethod
     def planned(self) -> Ends:
         """Give the largest ends that its checkpoint knows."""
-        raise NotImplementedError
 
     def ended(self) -> Ends:
         """Give the ends of the last micro-batch that it knows to have ended."""
@@ -164,7 +176,7 @@ class Target:
         found += [
             f"a cut at {n}" for n, end in held.items() if self.offsets_kept and ends.get(n) != end
         ]
-        if len(ends) > len(now) or (ends and len(ends) < len(now)):
+        if self.partitions_kept and ends and len(ends) != len(now):
             found.append("other partitions")
         if (self.planned() | held).keys() - now.keys():
             found.append("a partition is gone")
@@ -178,40 +190,28 @@ class Target:
                 found.append("rows were deleted that the checkpoint still reads")
         return found
 
-    offsets_kept = True
-
+    @abstractmethod
     def check(self, source: Source, *lines: Line) -> None:
         """See that it has what a run that went through promises."""
-        raise NotImplementedError
 
+    @abstractmethod
     def note(self, *lines: Line) -> None:
         """Note of which line it holds the rows now, whatever a run came to.
 
         Raises:
             AssertionError: it has rows of more than one line, or of none.
         """
-        raise NotImplementedError
 
 
-class Mirrored(Target):
-    """A copy with the same offsets."""
+class OfQuery(Target):
+    """What a query of Spark's writes to: its checkpoint has offsets and commits."""
 
-    def run(self, source: Source, step: Callable[[str], None], way: str = "", **given: Any) -> None:
-        options = dict(_QUICK)
+    def _reading(self, given: Mapping[str, Any]) -> dict[str, str]:
+        """Draw options of the source."""
+        options = {"fetchOffset.retryIntervalMs": "1"}
         if self._chance.random() < 0.5:
             options["maxOffsetsPerTrigger"] = str(self._chance.randint(1, 6))
-        run_mirror(
-            Mirror(
-                source=str(source.path),
-                target=str(self.path),
-                topics=(TOPIC,),
-                checkpoint=str(given.get("checkpoint", self.checkpoint)),
-                options=options | given.get("options", {}),
-                from_target=way == "--from-target",
-                rebuild=way == "--rebuild",
-            ),
-            step,
-        )
+        return options | given.get("options", {})
 
     def planned(self) -> Ends:
         return self._largest((self.checkpoint / "offsets").glob("[0-9]*"))
@@ -236,13 +236,34 @@ class Mirrored(Target):
             commits[-1].with_name(f".{commits[-1].name}.crc").unlink(missing_ok=True)  # Spark's
 
     def take_other_checkpoint(self) -> None:
-        """Take one that has read further, and one that has read less."""
+        """Take one that has read further, or less, in as many micro-batches."""
+        number = str(last_batch(self.checkpoint / "offsets") or 0)
         self.lose_checkpoint()
         for log in ("offsets", "commits"):
             (self.checkpoint / log).mkdir(parents=True)
         ends = {str(number): self._chance.randint(0, 30) for number in range(2)}
-        (self.checkpoint / "offsets" / "0").write_text(f"v1\n{{}}\n{json.dumps({TOPIC: ends})}\n")
-        (self.checkpoint / "commits" / "0").write_text("v1\n{}")
+        planned = json.dumps({TOPIC: ends})
+        (self.checkpoint / "offsets" / number).write_text(f"v1\n{{}}\n{planned}\n")
+        (self.checkpoint / "commits" / number).write_text("v1\n{}")
+        (self.checkpoint / "metadata").write_text(json.dumps({"id": "another query"}))
+
+
+class Mirrored(OfQuery):
+    """A copy with the same offsets."""
+
+    def run(self, source: Source, step: Callable[[str], None], way: str = "", **given: Any) -> None:
+        run_mirror(
+            Mirror(
+                source=str(source.path),
+                target=str(self.path),
+                topics=(TOPIC,),
+                checkpoint=str(given.get("checkpoint", self.checkpoint)),
+                options=self._reading(given),
+                from_target=way == "--from-target",
+                rebuild=way == "--rebuild",
+            ),
+            step,
+        )
 
     def check(self, source: Source, *lines: Line) -> None:
         rows, now = self.rows(), source.rows()
@@ -268,6 +289,7 @@ class Replayed(Target):
 
     ways = ("--from-target", "another TARGET", "kafkalog alter")
     offsets_kept = False
+    continues_after_loss = False
 
     def run(self, source: Source, step: Callable[[str], None], way: str = "", **given: Any) -> None:
         if way == "kafkalog alter":
@@ -297,6 +319,9 @@ class Replayed(Target):
     def lose_checkpoint(self) -> None:
         """A new checkpoint is another replay, which gets a target of its own."""
         self.take_another()
+
+    def lose_last_commit(self) -> None:
+        """It has one note alone."""
 
     def take_other_checkpoint(self) -> None:
         """It is refused by its words."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 from pyspark.errors import StreamingQueryException
-from tests.pipelines.archives import Archived
+from tests.pipelines.archives import Archived, Row
 from tests.pipelines.histories import History
 from tests.support.spark import delta_session
 
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import SparkSession
-    from tests.pipelines.archives import Row
     from tests.pipelines.sources import Source
 
 pytestmark = pytest.mark.spark
@@ -68,8 +67,8 @@ class ArchivedInDelta(Archived):
         newest = [(path, path.stat().st_mtime_ns) for path in self._commits[-1:]]
         if newest and newest != self._seen[0]:
             frame = self.spark.read.format("delta").load(str(self.path))
-            found = frame.select("partition", "offset", "value").collect()
-            self._seen = newest, [(number, at, value.decode()) for number, at, value in found]
+            found = frame.select("partition", "offset", "value", "key").collect()
+            self._seen = newest, [Row(*at, v.decode(), k.decode(), 0) for *at, v, k in found]
         return self._seen[1] if newest else ()
 
     def keep(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import uuid
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -117,6 +118,7 @@ class CheckpointedQuery:
         """Read what there is, as a run with ``Trigger.AvailableNow``."""
         control = StreamControl(self.options)
         control.freeze_targets()
+        self.note_query()
         planned, done = last_batch(self.folder / "offsets"), last_batch(self.folder / "commits")
         number = -1 if planned is None else planned
         again = planned is not None and planned != done
@@ -137,6 +139,14 @@ class CheckpointedQuery:
             self._step(f"batch {number} committed")
             start, again = end, False
         raise AssertionError(f"no end after {_MOST_BATCHES} micro-batches")
+
+    def note_query(self) -> str:
+        """Give the query an id, unless it has one; return it."""
+        path = self.folder / "metadata"
+        if not path.exists():
+            self.folder.mkdir(parents=True, exist_ok=True)
+            path.write_text(json.dumps({"id": str(uuid.uuid4())}))
+        return str(json.loads(path.read_text())["id"])
 
     def _do(
         self, control: StreamControl, start: PartitionOffsets, end: PartitionOffsets, number: int

@@ -1,0 +1,232 @@
+"""Topics that get the rows of a source at other offsets: by ingest, and by the sink itself."""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from typing import TYPE_CHECKING, Any, Final
+
+from tests.pipelines.archives import LocalCheckpoint
+from tests.pipelines.sources import TOPIC
+from tests.pipelines.targets import OfQuery
+from tests.support.copying import without_rows_below
+from tests.support.micro_batches import CheckpointedQuery
+from tests.support.sinking import Writer
+
+import kafkalog
+from kafkalog.jobs.copied_logs import topics_of_target
+from kafkalog.jobs.ingesting import CountedIngest, Ingest
+from kafkalog.jobs.inputs import Input
+from kafkalog.streaming.admin.topics import delete
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import pyarrow as pa
+    from tests.pipelines.sources import Line, Source
+
+__all__ = ["Ingested", "Streamed", "Versioned"]
+
+_FOREIGN: Final = "somebody else's"
+_COLUMNS: Final = ["key", "value"]
+
+
+class _IntoTopic(OfQuery):
+    """A topic of which nothing is known but which rows it has, each once."""
+
+    offsets_kept = False
+    partitions_kept = False
+    continues_after_loss = False
+
+    def cut(self) -> None:
+        """What is cut off is gone: nothing there tells which rows of the source it was."""
+
+    def write(self) -> None:
+        """Others may write to it."""
+        super().write()
+        self.is_foreign = False
+
+    def values(self) -> set[str]:
+        found = [value for rows in self.rows().values() for value in rows.values()]
+        found = [value for value in found if value != _FOREIGN]
+        assert len(found) == len({*found}), f"rows are there twice: {sorted(found)}"
+        return {*found}
+
+    def check(self, source: Source, *lines: Line) -> None:
+        held = [value for rows in source.rows().values() for value in rows.values()]
+        missing = {*held} - self.values()
+        assert not missing, f"the topic lacks {sorted(missing)}"
+
+    def note(self, *lines: Line) -> None:
+        values = self.values()
+        for line in lines:
+            if values <= {value for rows in line.rows.values() for value in rows.values()}:
+                self.held = {n: max(rows, default=-1) + 1 for n, rows in line.rows.items()}
+                self.copied = line.below(self.held)
+                return
+        raise AssertionError(f"the topic has {sorted(values)}, which no line has")
+
+
+class Ingested(_IntoTopic):
+    """A topic that knows how far it has taken its source in."""
+
+    ways = ("--from-target", "kafkalog delete", "another topic")
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self._is_whole = False
+        """Whether the last run of it went through, and nothing was set back since."""
+
+    def run(self, source: Source, step: Callable[[str], None], way: str = "", **given: Any) -> None:
+        if way == "kafkalog delete":
+            delete([str(self.path)], TOPIC)
+            self._begin()
+        options = {"subscribe": TOPIC, "startingOffsets": "earliest", **self._reading(given)}
+        ingest = _Ingest(
+            Ingest(
+                source=Input(str(source.path), "kafkalog", options=options),
+                log=str(self.path),
+                topic=TOPIC,
+                checkpoint=str(self.checkpoint),
+                options={"numPartitions": "2", "flush": "os"},
+                from_target=bool(way),
+            )
+        )
+        chosen = ingest.prepare()
+        step("prepared")
+        reading = {**chosen.options, "path": chosen.place}
+        CheckpointedQuery(self.checkpoint, reading, ingest.take, step).run()  # type: ignore[arg-type]
+
+    def reasons(self, source: Source) -> list[str]:
+        found = super().reasons(source)
+        return found if self._is_whole else [*found, "it may hold less than its checkpoint knows"]
+
+    def put_back(self) -> None:
+        self._is_whole = False
+        super().put_back()
+
+    def _begin(self) -> None:
+        super()._begin()
+        self._is_whole = False
+
+    def check(self, source: Source, *lines: Line) -> None:
+        super().check(source, *lines)
+        self._is_whole = True
+
+
+class _Ingest(CountedIngest):
+    """One whose rows come from no Spark."""
+
+    def __init__(self, given: Ingest) -> None:
+        super().__init__(given, None)  # type: ignore[arg-type]
+        self._folder = LocalCheckpoint(None, given.checkpoint)  # type: ignore[arg-type]
+
+    def _append(self, rows: Any, batch: Any, first: Any, copied: str) -> None:
+        given = self._given
+        left = without_rows_below(rows(), first).select(_COLUMNS)
+        if given.topic not in topics_of_target(given.log) and not left.num_rows:
+            self._create()
+        options = {**given.options, "copiedFrom": copied}
+        kafkalog.append(given.log, given.topic, left, options=options)
+
+
+class Streamed(_IntoTopic):
+    """A topic that a query writes to; it knows the number of the last batch, and what it was of."""
+
+    ways = ("restore the checkpoint that belongs to these log directories", "a missing mount")
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self._is_apart = self._has_written = False
+
+    def run(self, source: Source, step: Callable[[str], None], way: str = "", **given: Any) -> None:
+        self._has_written = False
+        if way:  # it names no way that a machine could go
+            self.take_another()
+        options = {"startingOffsets": "earliest", **self._reading(given)}
+        options |= {"path": str(source.path), "subscribe": TOPIC}
+        options["stateLocation"] = str(self.checkpoint / "kafkalog")
+        given = {"topic": TOPIC, "numPartitions": "2", "flush": "os"}
+        writer = Writer(self.path, name="ingest", run=str(uuid.uuid4()), **given)
+
+        def take(read: Callable[[], pa.Table], number: int) -> None:
+            self._write(writer, number, read().select(_COLUMNS), step)
+            self._has_written = True
+
+        CheckpointedQuery(self.checkpoint, options, take, step).run()
+
+    def _write(
+        self, writer: Writer, number: int, rows: pa.Table, step: Callable[[str], None]
+    ) -> None:
+        runs = writer.stage(number, *rows.combine_chunks().to_batches())
+        step(f"batch {number} staged")
+        planned = (self.checkpoint / "offsets" / str(number)).read_bytes()
+        writer.commit(number, runs, digest=hashlib.sha256(planned).hexdigest())
+
+    def reasons(self, source: Source) -> list[str]:
+        found = super().reasons(source)
+        return [*found, "topic and checkpoint are of two times"] if self._is_apart else found
+
+    def put_back(self) -> None:
+        self._is_apart = True
+        super().put_back()
+
+    def lose_checkpoint(self) -> None:
+        self._is_apart = True
+        super().lose_checkpoint()
+
+    def put_checkpoint_back(self) -> None:
+        self._is_apart = True
+        super().put_checkpoint_back()
+
+    def take_other_checkpoint(self) -> None:
+        """Under one ``transactional.id`` numbers of batches tell, and not whose they are."""
+
+    def check(self, source: Source, *lines: Line) -> None:
+        if self._has_written or not self._is_apart:  # what writes nothing sees nothing
+            super().check(source, *lines)
+
+    def remove(self) -> None:
+        self._is_apart = True
+        super().remove()
+
+    def replace(self) -> None:
+        """To delete what a query writes to, and let it go on, loses what was there."""
+
+    def take_another(self) -> None:
+        super().take_another()
+        self._is_apart = False
+
+
+class Versioned(Streamed):
+    """A topic that ``foreachBatch`` writes to, by the numbers of its batches as versions.
+
+    What such numbers cannot tell, an older checkpoint or topic, is not among its histories.
+    """
+
+    def _write(
+        self, writer: Writer, number: int, rows: pa.Table, step: Callable[[str], None]
+    ) -> None:
+        kafkalog.append(
+            self.path,
+            TOPIC,
+            rows,
+            transactional_id="batches",
+            version=number,
+            options={"numPartitions": 2, "flush": "os"},
+        )
+
+    def put_back(self) -> None:
+        """It would lack what its checkpoint has read since."""
+
+    def remove(self) -> None:
+        """As :meth:`put_back`."""
+
+    def put_checkpoint_back(self) -> None:
+        """Its batches would have numbers that are known, and other rows."""
+
+    def lose_checkpoint(self) -> None:
+        """As :meth:`put_checkpoint_back`."""
+
+    def take_other_checkpoint(self) -> None:
+        """As :meth:`put_checkpoint_back`."""
