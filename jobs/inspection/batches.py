@@ -9,7 +9,12 @@ from enum import StrEnum
 from itertools import islice, zip_longest
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from kafkalog.checkpoints.broker import PARTITION_METADATA, read_topic_id
+from kafkalog.checkpoints.broker import (
+    PARTITION_METADATA,
+    RECOVERY_POINT,
+    read_offset_checkpoint,
+    read_topic_id,
+)
 from kafkalog.checkpoints.committed import Committed, load_committed
 from kafkalog.errors import CommitError, KafkaLogError
 from kafkalog.jobs.inspection.log_dirs import ends_of, log_dirs_of, partitions_of, unknown_partition
@@ -26,7 +31,7 @@ from kafkalog.streaming.store.ends.tracker import say_tiered
 from kafkalog.streaming.store.recovery.partition_states import epochs_problem, known_topic_id
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from kafkalog.checkpoints.commit_state import CommitState
     from kafkalog.streaming.log.log_dir import PartitionDirectory
@@ -130,6 +135,10 @@ def _verified_files(paths: Sequence[str], topic: str | None) -> Iterator[Verifie
     with suppress(KafkaLogError, OSError):
         committed = load_committed(log_dirs_of(paths).paths)
     marks = BrokerMarks()
+    for text in _damaged_checkpoints(committed, there):
+        yield Verified(
+            {"topic": None, "partition": None, "segment": None, "problem": text}, Fault.STATE
+        )
     for key, found in there.items():
         with _noting(problems[key]):
             problems[key].append(_lost_id(committed.state, found))
@@ -137,6 +146,22 @@ def _verified_files(paths: Sequence[str], topic: str | None) -> Iterator[Verifie
                 _check_all_committed(committed, found, ends[key], marks)
         for problem in filter(None, problems[key]):
             yield Verified({**key._asdict(), "segment": None, "problem": problem}, Fault.STATE)
+
+
+def _damaged_checkpoints(
+    committed: Committed, there: Mapping[TopicPartition, PartitionDirectory]
+) -> list[str]:
+    """Return why the next writer of a set refuses checkpoint files; a replica gets new ones.
+
+    A high watermark that cannot be read is told by whoever looks where logs end.
+    """
+    if committed.state is None or committed.state.is_replicated:
+        return []
+    problems: list[str | None] = []
+    for log_dir in sorted({found.log_dir for found in there.values()}):
+        with _noting(problems):
+            read_offset_checkpoint(log_dir, RECOVERY_POINT)
+    return [*filter(None, problems)]
 
 
 @contextmanager

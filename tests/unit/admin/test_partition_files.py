@@ -14,11 +14,13 @@ from kafkalog.checkpoints.broker import (
     LEADER_EPOCHS,
     META_PROPERTIES,
     PARTITION_METADATA,
+    RECOVERY_POINT,
     LeaderEpoch,
     read_leader_epochs,
     read_topic_id,
     write_leader_epochs,
 )
+from kafkalog.errors import CheckpointError
 from kafkalog.files.system import system
 from kafkalog.jobs.cli.app import app
 from kafkalog.streaming.admin.broker.handover import take_over
@@ -67,6 +69,20 @@ def test_a_topic_id_that_a_folder_has_lost_is_named_and_written_again(log: Path,
     assert read_topic_id(log / "t-1") == topic_id
     assert verify(log)[0] == 0
     write(log, 2)
+    assert values_of([log], "t") == {0: ["0a", "1a", "2a"], 1: ["0b", "1b", "2b"]}
+
+
+def test_a_recovery_point_that_stops_the_next_writer_is_named_and_can_be_removed(
+    log: Path,
+) -> None:
+    (log / RECOVERY_POINT).write_text("x\n")
+    code, said = verify(log)
+    assert (code, "Restore it; or remove it" in said) == (1, True)
+    with pytest.raises(CheckpointError, match="Restore it; or remove it"):
+        write(log, 2)
+    (log / RECOVERY_POINT).unlink()
+    write(log, 2)
+    assert verify(log)[0] == 0
     assert values_of([log], "t") == {0: ["0a", "1a", "2a"], 1: ["0b", "1b", "2b"]}
 
 
