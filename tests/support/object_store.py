@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import http.client
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
@@ -32,6 +32,7 @@ class Request:
     start: int
     """Of the range asked for; -1 without one."""
     body_bytes: int
+    headers: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -40,7 +41,11 @@ class Request:
 
 
 Fault = Callable[[Request], str | None]
-"""What goes wrong with a request: ``500``, ``403``, ``reset``, ``short``, ``silence`` or None."""
+"""What goes wrong with a request; None if nothing does.
+
+Its answer: ``500``, ``403``, ``reset``, ``short`` or ``silence``. Before it arrives: ``lost`` (the
+connection ends) or ``409``.
+"""
 
 
 @dataclass
@@ -65,6 +70,13 @@ class ObjectStore:
     def uri(self, prefix: str = "") -> str:
         """Return the URI of what :meth:`upload` has put under a prefix."""
         return f"s3://{BUCKET}/{prefix}".rstrip("/")
+
+    def make_bucket(self) -> None:
+        """Make the bucket, with nothing in it."""
+        moto = http.client.HTTPConnection("127.0.0.1", self._moto, timeout=60)
+        with closing(moto):
+            moto.request("PUT", f"/{BUCKET}", b"", {"Authorization": _SOMEBODY})
+            assert moto.getresponse().status == 200
 
     def upload(self, folder: Path, prefix: str) -> None:
         """Copy all files of a folder, past the proxy."""
@@ -127,19 +139,43 @@ class _Proxy(BaseHTTPRequestHandler):
     def do_HEAD(self) -> None:
         self._pass_on()
 
+    def do_PUT(self) -> None:
+        self._pass_on()
+
+    def do_POST(self) -> None:
+        self._pass_on()
+
+    def do_DELETE(self) -> None:
+        self._pass_on()
+
     def _pass_on(self) -> None:
         store: ObjectStore = self.server.store
+        sent = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        asked = self.headers.get("Range", "")
+        start = int(asked.removeprefix("bytes=").partition("-")[0]) if asked else -1
+        headers = dict(self.headers.items())
+        request = Request(self.command, self.path, start, 0, headers)
+        fault = store.fault(request) if store.fault is not None else None
+        if fault in {"lost", "409"}:
+            store.requests.append(request)
+            self._refuse_unread(fault)
+            return
         upstream = http.client.HTTPConnection("127.0.0.1", store._moto, timeout=60)
-        upstream.request(self.command, self.path, headers=dict(self.headers.items()))
+        upstream.request(self.command, self.path, sent, headers=headers)
         answer = upstream.getresponse()
         body = answer.read()
         upstream.close()
-        asked = self.headers.get("Range", "")
-        start = int(asked.removeprefix("bytes=").partition("-")[0]) if asked else -1
-        request = Request(self.command, self.path, start, len(body))
-        fault = store.fault(request) if store.fault is not None else None
-        store.requests.append(request)
+        store.requests.append(replace(request, body_bytes=len(body)))
         self._answer(answer, body, fault)
+
+    def _refuse_unread(self, fault: str) -> None:
+        self.close_connection = True
+        if fault == "lost":
+            self.connection.close()
+            return
+        self.send_response(409)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
 
     def _answer(self, answer: http.client.HTTPResponse, body: bytes, fault: str | None) -> None:
         if fault == "silence":

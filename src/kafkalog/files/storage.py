@@ -40,6 +40,8 @@ class StorageOptions:
     access_key: str | None = field(default=None, repr=False)
     secret_key: str | None = field(default=None, repr=False)
     session_token: str | None = field(default=None, repr=False)
+    account_name: str | None = None
+    account_key: str | None = field(default=None, repr=False)
     anonymous: bool = False
     tries: int = 5
     timeout_ms: int = 30_000

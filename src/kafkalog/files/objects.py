@@ -1,0 +1,541 @@
+"""The few calls that a log in an object store is made of, each one request.
+
+A commit is an object whose name was free. So one call must be atomic in the store:
+:meth:`Objects.create`. Its answer may be lost, and the request may arrive after its time-out, so
+``create`` never fails for that reason: it says :attr:`Creation.UNKNOWN`, and the caller reads what
+lies under the name. The client's own retries are off: with them a lost answer comes back as "the
+name is taken", by our own object.
+
+All other calls can be repeated, and are, as often as ``storage.tries`` says.
+"""
+
+from __future__ import annotations
+
+import enum
+import os
+import re
+from concurrent.futures import wait
+from datetime import timedelta
+from itertools import pairwise
+from threading import Barrier
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
+from urllib.parse import urlsplit
+
+from kafkalog.errors import LogDirectoryError
+from kafkalog.files.storage import RemoteRoot
+from kafkalog.files.system import remembered, system
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+__all__ = [
+    "SCHEMES",
+    "Creation",
+    "FolderObjects",
+    "ObjectEntry",
+    "Objects",
+    "StoreObjects",
+    "check_create_is_exclusive",
+    "is_object_store",
+    "open_objects",
+    "rest_after",
+]
+
+_T = TypeVar("_T")
+
+SCHEMES: Final = frozenset({"s3", "s3a", "az", "abfss", "gs"})
+"""Of the stores in which a log can be written."""
+
+_FIRST_REST_S: Final = 0.1
+_LONGEST_REST_S: Final = 5.0
+_ONE_REQUEST_BYTES: Final = 16 << 20
+"""Up to here an object is put in one request; what is larger goes up in parts."""
+
+_REFUSED: Final = ("PermissionDeniedError", "UnauthenticatedError", "InvalidPathError")
+_NO_BUCKET: Final = re.compile(
+    r"<Code>NoSuchBucket</Code>|<Code>ContainerNotFound</Code>|The specified bucket does not exist"
+)
+
+
+class Creation(enum.Enum):
+    """The answer to the wish to create an object."""
+
+    CREATED = "created"
+    TAKEN = "taken"
+    """The store says that the name is taken. It may be our own object, of an earlier request."""
+    UNKNOWN = "unknown"
+    """No answer, or one that leaves it open: the object may be there, or may still appear."""
+
+
+class ObjectEntry(NamedTuple):
+    """What a listing says of an object."""
+
+    name: str
+    size: int
+    modified_ns: int
+    """When it was written, by the store's clock."""
+
+
+class Objects(Protocol):
+    """The objects below a root. Names are relative to it, with ``/`` between their parts."""
+
+    root: str
+    """How a person knows it; holds no secret."""
+    tries: int
+
+    def create(self, name: str, data: bytes) -> Creation:
+        """Create an object if its name is free; one request, never repeated.
+
+        Raises:
+            LogDirectoryError: the store refuses for good, and has written nothing.
+        """
+        ...
+
+    def put(self, name: str, data: bytes) -> None:
+        """Put an object whose name nobody else uses."""
+        ...
+
+    def get(self, name: str) -> bytes | None:
+        """Return an object, past all caches; None if there is none now."""
+        ...
+
+    def get_range(self, name: str, position: int, size: int) -> bytes | None:
+        """Return all bytes of a range; None if there is no such object.
+
+        Raises:
+            LogDirectoryError: the object ends before the range does, or the store fails.
+        """
+        ...
+
+    def list_after(self, folder: str, after: str = "", limit: int = 1 << 62) -> list[ObjectEntry]:
+        """List the names in a folder that are greater than ``folder/after``, in their order."""
+        ...
+
+    def delete(self, names: list[str]) -> None:
+        """Delete objects; those that are gone already are no fault."""
+        ...
+
+
+def is_object_store(place: object) -> bool:
+    """Whether a place is a URI of a store in which a log can be written."""
+    return isinstance(place, RemoteRoot) and place.partition("://")[0] in SCHEMES
+
+
+def open_objects(place: RemoteRoot | Path) -> Objects:
+    """Return the objects below a URI, or below a local folder; a process opens a store once."""
+    if not isinstance(place, RemoteRoot):
+        return FolderObjects(place)
+    opened = remembered(_OpenObjects).by_root
+    key = (str(place), place.options, place.full_uri)
+    found = opened.get(key)
+    return found if found is not None else opened.setdefault(key, StoreObjects(place))
+
+
+class _OpenObjects:
+    """The stores that this process has opened."""
+
+    def __init__(self) -> None:
+        self.by_root: dict[object, StoreObjects] = {}
+
+
+def rest_after(tries: int) -> float:
+    """Return how long to rest after so many tries, in seconds: growing, and with full jitter."""
+    longest: float = min(_FIRST_REST_S * 2 ** min(tries - 1, 10), _LONGEST_REST_S)
+    return longest * (system.random_id().int >> 96) / (1 << 32)
+
+
+# ----------------------------------------------------------------------------------------------
+# A store in the cloud.
+
+
+class StoreObjects:
+    """The objects below a URI, by obstore (the crate ``object_store``).
+
+    Opened at the first request. A process that was forked after that would hang in the client's
+    threads: it is refused there.
+    """
+
+    def __init__(self, place: RemoteRoot) -> None:
+        self.root = str(place)
+        self.tries = place.options.tries
+        self._place = place
+        self._store: Any = None
+        self._pid = 0
+
+    def __reduce__(self) -> tuple[Callable[[RemoteRoot], Objects], tuple[RemoteRoot]]:
+        return open_objects, (self._place,)
+
+    def create(self, name: str, data: bytes) -> Creation:
+        """See :meth:`Objects.create`."""
+        import obstore  # noqa: PLC0415 - who reads local logs needs none
+
+        try:
+            obstore.put(self._client, name, data, mode="create", use_multipart=False)
+        except _store_errors() as error:
+            kind = type(error).__name__
+            # S3 says 412 or 409, Azure 409 or 412: the same to us. 409 may be said of a free name.
+            if kind in {"AlreadyExistsError", "PreconditionError"}:
+                return Creation.TAKEN
+            if _is_refusal(error):
+                raise self._failed(f"{self.root}/{name} cannot be created", 1, error) from error
+            return Creation.UNKNOWN
+        return Creation.CREATED
+
+    def put(self, name: str, data: bytes) -> None:
+        """See :meth:`Objects.put`."""
+        import obstore  # noqa: PLC0415
+
+        in_parts = len(data) > _ONE_REQUEST_BYTES
+        self._trying(
+            f"{self.root}/{name} cannot be written",
+            lambda: obstore.put(
+                self._client,
+                name,
+                data,
+                use_multipart=in_parts,
+                chunk_size=_ONE_REQUEST_BYTES,
+                max_concurrency=4,
+            ),
+        )
+
+    def get(self, name: str) -> bytes | None:
+        """See :meth:`Objects.get`."""
+        import obstore  # noqa: PLC0415
+
+        return self._trying(
+            f"{self.root}/{name} cannot be read",
+            lambda: obstore.get(self._client, name).bytes().to_bytes(),
+        )
+
+    def get_range(self, name: str, position: int, size: int) -> bytes | None:
+        """See :meth:`Objects.get_range`."""
+        import obstore  # noqa: PLC0415
+
+        if size == 0:
+            return b""
+
+        def fetch() -> bytes:
+            data = obstore.get_range(self._client, name, start=position, length=size).to_bytes()
+            if len(data) != size:
+                raise OSError(f"{len(data)} bytes came")
+            return data
+
+        what = f"{self.root}/{name}: bytes {position} to {position + size} cannot be read"
+        return self._trying(what, fetch)
+
+    def list_after(self, folder: str, after: str = "", limit: int = 1 << 62) -> list[ObjectEntry]:
+        """See :meth:`Objects.list_after`."""
+        import obstore  # noqa: PLC0415
+
+        def ask() -> list[ObjectEntry]:
+            offset = f"{folder}/{after}" if after else None
+            found: list[ObjectEntry] = []
+            for chunk in obstore.list(
+                self._client, folder, offset=offset, chunk_size=min(limit, 1000)
+            ):
+                for entry in chunk:
+                    name = entry["path"].removeprefix(f"{folder}/")
+                    modified_ns = int(entry["last_modified"].timestamp() * 1000) * 1_000_000
+                    found.append(ObjectEntry(name, entry["size"], modified_ns))
+                if len(found) >= limit:
+                    break
+            if any(a.name >= b.name for a, b in pairwise(found)):
+                raise LogDirectoryError(
+                    f"{self.root} is not listed in the order of names, which a log needs: keep it "
+                    "in a store that does (S3 Express and Azure with hierarchical names do not)"
+                )
+            return found[:limit]
+
+        return self._trying(f"{self.root}/{folder} cannot be listed", ask) or []
+
+    def delete(self, names: list[str]) -> None:
+        """See :meth:`Objects.delete`."""
+        import obstore  # noqa: PLC0415
+
+        if names:
+            self._trying(
+                f"objects in {self.root} cannot be deleted",
+                lambda: obstore.delete(self._client, names),
+            )
+
+    # How it is asked
+
+    @property
+    def _client(self) -> Any:  # noqa: ANN401 - one of three stores
+        pid = system.process_id()
+        if self._store is None:
+            self._store, self._pid = _connect(self._place), pid
+        elif self._pid != pid:
+            raise LogDirectoryError(
+                f"{self.root} was opened by the process {self._pid} before it forked this one, "
+                f"{pid}, in which the client of the store would hang: start processes by `spawn`, "
+                "or ask the store in them only"
+            )
+        return self._store
+
+    def _trying(self, what: str, action: Callable[[], _T]) -> _T | None:
+        """Ask, and again after rests that grow; None if the store says that there is no object.
+
+        Raises:
+            LogDirectoryError: the store refuses, or failed at every try.
+        """
+        tries = 0
+        while True:
+            tries += 1
+            try:
+                return action()
+            except FileNotFoundError as error:
+                if _NO_BUCKET.search(str(error)):
+                    raise self._failed(what, tries, error) from error
+                return None
+            except _store_errors() as error:
+                if tries >= self.tries or _is_refusal(error):
+                    raise self._failed(what, tries, error) from error
+            system.sleep(rest_after(tries))
+
+    def _failed(self, what: str, tries: int, error: BaseException) -> LogDirectoryError:
+        said = str(error).partition("\nDebug source:")[0].strip()
+        options = self._place.options
+        for secret in (options.secret_key, options.session_token, options.account_key):
+            if secret:
+                said = said.replace(secret, "…")
+        if isinstance(error, FileNotFoundError):
+            advice = "make the bucket first, or correct its name"
+        elif _is_refusal(error):
+            advice = (
+                "check the credentials, the region and the endpoint (options storage.*), and "
+                "whether they may list, read and write there: a role that may not list the prefix "
+                "is answered 403 for what does not exist"
+            )
+        else:
+            advice = (
+                "the store may be down or slow: try again later, or raise storage.tries or "
+                "storage.timeout"
+            )
+        return LogDirectoryError(f"{what} ({tries} tries): {said:.600}; {advice}")
+
+
+def _store_errors() -> tuple[type[Exception], ...]:
+    from obstore.exceptions import BaseError  # noqa: PLC0415
+
+    # FileNotFoundError, PermissionError and others are the built-in ones
+    return (BaseError, OSError)
+
+
+def _is_refusal(error: BaseException) -> bool:
+    """Whether the store would say the same however often it is asked."""
+    if type(error).__name__ in _REFUSED or isinstance(error, PermissionError):
+        return True
+    return isinstance(error, FileNotFoundError)  # to a request that writes: there is no bucket
+
+
+def _connect(place: RemoteRoot) -> Any:  # noqa: ANN401
+    """Make the client of a store; nothing is asked yet."""
+    from obstore.store import AzureStore, GCSStore, S3Store  # noqa: PLC0415
+
+    options = place.options
+    uri = urlsplit(place.full_uri or str(place))
+    bucket, prefix = uri.netloc.rpartition("@")[2], uri.path.strip("/")
+    limit = timedelta(milliseconds=options.timeout_ms)
+    client: dict[str, Any] = {
+        "timeout": limit,
+        "connect_timeout": limit,
+        # no proxy may answer what was true a moment ago
+        "default_headers": {"Cache-Control": "no-cache"},
+    }
+    if (options.endpoint or "").startswith("http://"):
+        client["allow_http"] = True
+    shared: dict[str, Any] = {
+        "client_options": client,
+        # tries are counted, and rests taken, by whoever knows what a lost answer means
+        "retry_config": {"max_retries": 0, "retry_timeout": limit},
+    }
+    if prefix:
+        shared["prefix"] = prefix
+    if uri.scheme in {"s3", "s3a"}:
+        return S3Store(bucket, config=_s3_config(place), **shared)
+    if uri.scheme == "gs":
+        return GCSStore(
+            bucket, config={"skip_signature": True} if options.anonymous else {}, **shared
+        )
+    container, _, account = uri.netloc.partition("@")
+    given = {
+        "account_name": options.account_name or account.partition(".")[0] or None,
+        "account_key": options.account_key,
+        "endpoint": options.endpoint,
+        "skip_signature": options.anonymous or None,
+    }
+    config: Any = {key: value for key, value in given.items() if value is not None}
+    return AzureStore(container, config=config, **shared)
+
+
+def _s3_config(place: RemoteRoot) -> Any:  # noqa: ANN401 - the client has a type of its own
+    options = place.options
+    endpoint = options.endpoint
+    if endpoint is not None and "://" not in endpoint:
+        endpoint = f"{options.protocol or 'https'}://{endpoint}"
+    config = {
+        "endpoint": endpoint,
+        "region": options.region,
+        "access_key_id": options.access_key,
+        "secret_access_key": options.secret_key,
+        "session_token": options.session_token,
+        "skip_signature": options.anonymous or None,
+        "conditional_put": "etag",
+    }
+    return {key: value for key, value in config.items() if value is not None}
+
+
+# ----------------------------------------------------------------------------------------------
+# A local folder.
+
+
+class FolderObjects:
+    """Objects as files below a local folder: for one machine, and for tests.
+
+    An object is written beside its place, made durable, and linked there: linking fails onto a
+    name that exists.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.root = str(folder)
+        self.tries = 5
+        self._folder = folder
+
+    def __reduce__(self) -> tuple[type[FolderObjects], tuple[Path]]:
+        return FolderObjects, (self._folder,)
+
+    def create(self, name: str, data: bytes) -> Creation:
+        """See :meth:`Objects.create`."""
+        path = self._path(name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        written = path.parent / f".{system.random_id().hex}.tmp"
+        try:
+            with written.open("xb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            try:
+                os.link(written, path)
+            except FileExistsError:
+                return Creation.TAKEN
+        finally:
+            written.unlink(missing_ok=True)
+        handle = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+        return Creation.CREATED
+
+    def put(self, name: str, data: bytes) -> None:
+        """See :meth:`Objects.put`."""
+        self.create(name, data)
+
+    def get(self, name: str) -> bytes | None:
+        """See :meth:`Objects.get`."""
+        try:
+            return self._path(name).read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def get_range(self, name: str, position: int, size: int) -> bytes | None:
+        """See :meth:`Objects.get_range`."""
+        try:
+            with self._path(name).open("rb") as file:
+                data = os.pread(file.fileno(), size, position)
+        except FileNotFoundError:
+            return None
+        if len(data) != size:
+            raise LogDirectoryError(
+                f"{self.root}/{name}: {len(data)} of the bytes {position} to {position + size} are "
+                "there"
+            )
+        return data
+
+    def list_after(self, folder: str, after: str = "", limit: int = 1 << 62) -> list[ObjectEntry]:
+        """See :meth:`Objects.list_after`."""
+        return sorted(e for e in self._walk(self._path(folder), "") if e.name > after)[:limit]
+
+    def _walk(self, folder: Path, prefix: str) -> Iterator[ObjectEntry]:
+        try:
+            with os.scandir(folder) as entries:
+                found = [entry for entry in entries if not entry.name.startswith(".")]
+        except FileNotFoundError:
+            return
+        for entry in found:
+            if entry.is_dir():
+                yield from self._walk(folder / entry.name, f"{prefix}{entry.name}/")
+                continue
+            try:
+                status = entry.stat()
+            except FileNotFoundError:
+                continue
+            yield ObjectEntry(f"{prefix}{entry.name}", status.st_size, status.st_mtime_ns)
+
+    def delete(self, names: list[str]) -> None:
+        """See :meth:`Objects.delete`."""
+        for name in names:
+            self._path(name).unlink(missing_ok=True)
+
+    def _path(self, name: str) -> Path:
+        return self._folder / name
+
+
+# ----------------------------------------------------------------------------------------------
+# A store that lets two create one name.
+
+
+def check_create_is_exclusive(
+    objects: Objects, folder: str, *, writers: int = 16, rounds: int = 8
+) -> None:
+    """Let many threads create one name at once, again and again, and see that one of them wins.
+
+    One call after the other tells nothing: stores that look and then write pass it.
+
+    Args:
+        objects: the store.
+        folder: where to try; its objects are deleted again.
+        writers: how many threads try at a time.
+        rounds: how many names they try.
+
+    Raises:
+        LogDirectoryError: two have won, or what lies there is not the winner's, or nobody can.
+    """
+    pool = system.pool(writers, "kafkalog-race")
+    names = [f"{folder}/{system.random_id().hex}" for _ in range(rounds)]
+    try:
+        for name in names:
+            start = Barrier(writers)
+
+            def attempt(number: int, name: str = name, start: Barrier = start) -> Creation:
+                start.wait(60)
+                return objects.create(name, b"%d" % number)
+
+            attempts = [pool.submit(attempt, number) for number in range(writers)]
+            wait(attempts)
+            answers = [each.result() for each in attempts]
+            won = [n for n, answer in enumerate(answers) if answer is Creation.CREATED]
+            _check_race(objects, name, won, writers)
+    finally:
+        pool.shutdown()
+        objects.delete(names)
+
+
+def _check_race(objects: Objects, name: str, won: list[int], writers: int) -> None:
+    found = objects.get(name)
+    if len(won) <= 1 and found is not None and found in [b"%d" % n for n in won or range(writers)]:
+        return
+    if found is None and not won:
+        fault = "it created none, as if it did not know the condition If-None-Match"
+    elif len(won) > 1:
+        fault = f"it let {len(won)} of them create it"
+    else:
+        fault = f"it said {won} of them, and holds {found!r:.50}"
+    raise LogDirectoryError(
+        f"{objects.root}: of {writers} writers that create one object at the same time, a store "
+        f"must let exactly one; {fault}. A log there would lose commits. Nothing was written but "
+        "the objects of this trial. Use a store that keeps If-None-Match under a race, as S3, "
+        "Azure Blob Storage and Google Cloud Storage do"
+    )

@@ -1,0 +1,259 @@
+"""The calls that a log in an object store is made of, on a folder and on an S3 server."""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.support.object_store import ObjectStore, object_store
+
+from kafkalog.errors import LogDirectoryError
+from kafkalog.files import objects as objects_module
+from kafkalog.files.objects import (
+    Creation,
+    FolderObjects,
+    Objects,
+    check_create_is_exclusive,
+    is_object_store,
+    open_objects,
+)
+from kafkalog.files.storage import RemoteRoot
+from kafkalog.files.system import system
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ObjectStore]:
+    with object_store() as store:
+        store.make_bucket()
+        yield store
+
+
+def on_server(server: ObjectStore, prefix: str, **options: Any) -> Objects:
+    given = {
+        "endpoint": server.endpoint,
+        "region": "us-east-1",
+        "access_key": "an-id",
+        "secret_key": "a-well-kept-secret",
+        **options,
+    }
+    return open_objects(RemoteRoot.parse(server.uri(prefix)).with_options(given))
+
+
+@pytest.fixture(params=["folder", "s3"])
+def objects(request: pytest.FixtureRequest, tmp_path: Path) -> Objects:
+    if request.param == "folder":
+        return open_objects(tmp_path)
+    server = request.getfixturevalue("server")
+    server.reset()
+    return on_server(server, tmp_path.name)
+
+
+@pytest.fixture
+def failing(server: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectStore]:
+    monkeypatch.setattr(objects_module, "rest_after", lambda tries: 0)
+    server.reset()
+    yield server
+    server.reset()
+
+
+def test_a_name_is_created_once(objects: Objects) -> None:
+    assert objects.create("commits/1", b"first") is Creation.CREATED
+    assert objects.create("commits/1", b"second") is Creation.TAKEN
+    assert objects.get("commits/1") == b"first"
+
+
+def test_what_is_not_there_is_none(objects: Objects) -> None:
+    assert objects.get("commits/7") is None
+    assert objects.get_range("commits/7", 0, 5) is None
+    assert objects.list_after("commits") == []
+    objects.delete(["commits/7"])
+
+
+def test_a_range_is_all_there_or_an_error(objects: Objects) -> None:
+    objects.put("data/a", b"0123456789")
+    assert objects.get_range("data/a", 2, 3) == b"234"
+    assert objects.get_range("data/a", 2, 0) == b""
+    with pytest.raises(LogDirectoryError, match=r"data/a.* 8 .*12"):
+        objects.get_range("data/a", 8, 4)
+
+
+def test_a_listing_begins_after_a_name_and_ends_at_its_limit(objects: Objects) -> None:
+    for number in range(5):
+        objects.put(f"floors/{number:020}", b"x" * number)
+    objects.put("floors-of-others/1", b"")
+    listed = objects.list_after("floors", f"{2:020}")
+    assert [(entry.name, entry.size) for entry in listed] == [(f"{n:020}", n) for n in (3, 4)]
+    assert [entry.name for entry in objects.list_after("floors", limit=1)] == [f"{0:020}"]
+    objects.delete([f"floors/{n:020}" for n in range(4)])
+    assert [entry.name for entry in objects.list_after("floors")] == [f"{4:020}"]
+
+
+def test_one_of_many_writers_creates_a_name(objects: Objects) -> None:
+    check_create_is_exclusive(objects, "_kafkalog/race", writers=8, rounds=2)
+    assert objects.list_after("_kafkalog/race") == []
+
+
+def test_what_is_pickled_asks_the_same_store(objects: Objects) -> None:
+    objects.put("a", b"content")
+    assert pickle.loads(pickle.dumps(objects)).get("a") == b"content"
+
+
+class Careless(FolderObjects):
+    """A store that looks first and then writes, as some do."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self._all_have_looked = threading.Barrier(16)
+
+    def create(self, name: str, data: bytes) -> Creation:
+        taken = self.get(name) is not None
+        self._all_have_looked.wait(60)
+        if taken:
+            return Creation.TAKEN
+        super().create(name, data)
+        return Creation.CREATED
+
+
+class Unable(FolderObjects):
+    """A store that answers 501 to a condition."""
+
+    def create(self, name: str, data: bytes) -> Creation:
+        return Creation.UNKNOWN
+
+
+class Forgetful(FolderObjects):
+    """A store that says that it has created an object, and keeps another one."""
+
+    def create(self, name: str, data: bytes) -> Creation:
+        answer = super().create(name, b"another")
+        return answer if data == b"0" else Creation.TAKEN
+
+
+@pytest.mark.parametrize(
+    ("store", "fault"),
+    [
+        (Careless, "let 16 of them create it"),
+        (Unable, "it created none"),
+        (Forgetful, "holds b'another'"),
+    ],
+)
+def test_a_store_that_does_not_keep_the_condition_is_refused(
+    tmp_path: Path, store: type[FolderObjects], fault: str
+) -> None:
+    with pytest.raises(LogDirectoryError, match=fault) as caught:
+        check_create_is_exclusive(store(tmp_path), "race", rounds=1)
+    assert str(caught.value).startswith(str(tmp_path))
+    assert not list(FolderObjects(tmp_path).list_after("race"))
+
+
+# What goes wrong on the way
+
+
+@pytest.mark.parametrize(
+    ("fault", "is_there"), [("500", True), ("reset", True), ("lost", False), ("409", False)]
+)
+def test_a_creation_is_asked_once_and_left_open(
+    failing: ObjectStore, fault: str, is_there: bool
+) -> None:
+    objects = on_server(failing, f"open-{fault}")
+    failing.fault = lambda request: fault if request.method == "PUT" else None
+    answer = objects.create("commits/1", b"first")
+    assert answer is (Creation.TAKEN if fault == "409" else Creation.UNKNOWN)
+    assert len(failing.requests) == 1
+    assert (objects.get("commits/1") == b"first") is is_there
+
+
+@pytest.mark.parametrize("fault", ["500", "reset", "lost", "short"])
+def test_a_call_that_may_be_repeated_is_repeated(failing: ObjectStore, fault: str) -> None:
+    objects = on_server(failing, f"again-{fault}", tries=3)
+    count = itertools.count(1)
+    failing.fault = lambda request: fault if next(count) % 3 else None
+    objects.put("data/a", b"0123456789")
+    assert objects.get("data/a") == b"0123456789"
+    assert objects.get_range("data/a", 3, 4) == b"3456"
+    assert [entry.name for entry in objects.list_after("data")] == ["a"]
+
+
+def test_a_store_that_fails_at_every_try_is_named(failing: ObjectStore) -> None:
+    objects = on_server(failing, "down", tries=2)
+    failing.fault = lambda request: "500"
+    with pytest.raises(LogDirectoryError, match=r"down/commits/1 cannot be read \(2 tries\)"):
+        objects.get("commits/1")
+    assert len(failing.requests) == 2
+
+
+def test_a_refusal_is_final_and_says_what_a_role_needs(failing: ObjectStore) -> None:
+    objects = on_server(failing, "refused")
+    failing.fault = lambda request: "403"
+    for ask in (lambda: objects.get("a"), lambda: objects.create("a", b"")):
+        failing.requests.clear()
+        with pytest.raises(LogDirectoryError, match="a role that may not list") as caught:
+            ask()
+        assert len(failing.requests) == 1
+        assert "a-well-kept-secret" not in str(caught.value)
+
+
+def test_a_bucket_that_is_not_there_is_an_error(server: ObjectStore) -> None:
+    server.reset()
+    root = RemoteRoot.parse("s3://nowhere/logs").with_options(
+        {"endpoint": server.endpoint, "region": "us-east-1", "anonymous": True}
+    )
+    objects = open_objects(root)
+    for ask in (lambda: objects.get("a"), lambda: objects.put("a", b"")):
+        with pytest.raises(LogDirectoryError, match="make the bucket first"):
+            ask()
+
+
+def test_each_request_says_that_no_cache_may_answer(server: ObjectStore) -> None:
+    server.reset()
+    on_server(server, "fresh").get("a")
+    assert [request.headers["cache-control"] for request in server.requests] == ["no-cache"]
+
+
+def test_a_process_that_was_forked_after_the_store_was_used_is_refused(
+    server: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.reset()
+    objects = on_server(server, "forked")
+    objects.get("a")
+    monkeypatch.setattr(system, "process_id", lambda: 1)
+    with pytest.raises(LogDirectoryError, match="before it forked this one"):
+        objects.get("a")
+
+
+@pytest.mark.parametrize(
+    ("text", "is_one"),
+    [
+        ("s3://bucket/logs", True),
+        ("s3a://bucket/logs", True),
+        ("az://container/logs", True),
+        ("abfss://container@account.dfs.core.windows.net/logs", True),
+        ("gs://bucket/logs", True),
+        ("hdfs://host/logs", False),
+    ],
+)
+def test_some_uris_name_a_store_that_a_log_can_be_written_in(text: str, is_one: bool) -> None:
+    assert is_object_store(RemoteRoot.parse(text)) is is_one
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "az://container/logs",
+        "abfss://container@account.dfs.core.windows.net/logs",
+        "gs://bucket/logs",
+    ],
+)
+def test_clients_of_other_clouds_are_made(text: str) -> None:
+    place = RemoteRoot.parse(text).with_options(
+        {"anonymous": True, "account_name": "account" if text.startswith("az:") else None}
+    )
+    client = objects_module._connect(place)
+    assert str(client.prefix) == "logs"
