@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import gzip
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from crc32c import crc32c
+from tests.support.message_sets import GZIP, LOG_APPEND_TIME, gzip_stream, message
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
 __all__ = ["ODD_LOGS", "OddLog", "OddRecord", "batch"]
@@ -98,6 +99,7 @@ class OddLog:
     """Whether the odd batch cannot be read, and the records around it can."""
     finding: str | None = None
     """What ``verify`` says of the odd batch; None where there is nothing to say."""
+    batches: int = 3
 
     @property
     def all_records(self) -> list[OddRecord]:
@@ -134,6 +136,44 @@ def _odd(
     return OddLog(records, batch(records, 1, codec=codec, **header), is_refused, finding)
 
 
+def _messages(
+    *records: OddRecord,
+    magic: int,
+    finding: str | None = None,
+    attributes: int = 0,
+    wrapper: Mapping[str, Any] | None = None,
+) -> OddLog:
+    """Encode messages of magic 0 or 1, with ``wrapper`` inside one that is compressed with gzip.
+
+    Those of magic 0 know no time. Of magic 1 offsets inside a wrapper are relative to its first.
+    """
+    first = 0 if wrapper is not None and magic else 1
+    data = b"".join(
+        message(
+            *(first + at, record.key, record.value),
+            magic=magic,
+            timestamp=record.time,
+            attributes=attributes,
+        )
+        for at, record in enumerate(records)
+    )
+    if wrapper is not None:
+        latest = max(record.time for record in records)
+        given: dict[str, Any] = {"timestamp": latest, "attributes": 0, **wrapper}
+        given["attributes"] |= GZIP
+        data = message(len(records), None, gzip_stream(data), magic=magic, **given)
+    if not magic:
+        records = tuple(replace(record, time=-1) for record in records)
+    if wrapper is not None and wrapper.get("attributes", 0) & LOG_APPEND_TIME:
+        records = tuple(replace(record, time=wrapper["timestamp"]) for record in records)
+    count = 2 + (1 if wrapper is not None else len(records))
+    return OddLog(records, data, finding=finding, batches=count)
+
+
+_EMPTY: Final = (
+    *(OddRecord(b"", b""), OddRecord(None, b"")),
+    *(OddRecord(None, None), OddRecord(b"", None)),
+)
 _THREE: Final = tuple(OddRecord(text, b"k", NOW + at) for at, text in enumerate((b"a", b"b", b"c")))
 
 _HEADERS: Final[dict[str, dict[str, Any]]] = {
@@ -152,9 +192,7 @@ _HEADERS: Final[dict[str, dict[str, Any]]] = {
 """Headers that disagree with three records."""
 
 ODD_LOGS: Final[dict[str, OddLog]] = {
-    "empty and null": _odd(
-        OddRecord(b"", b""), OddRecord(None, b""), OddRecord(None, None), OddRecord(b"", None)
-    ),
+    "empty and null": _odd(*_EMPTY),
     "headers": _odd(
         OddRecord(headers=((b"h", b"1"), (b"h", b"2"), (b"h", None), (b"", b""), (_NAME, b"\xff")))
     ),
@@ -164,6 +202,31 @@ ODD_LOGS: Final[dict[str, OddLog]] = {
         *(OddRecord(time=time) for time in (2**63 - 1, -(2**63), 2**53, NOW * 1_000_000))
     ),
     "log append time before 1970": _odd(OddRecord(time=-5), attributes=8, max_time=-5),
+    "magic 1, times before 1970": _messages(
+        *(OddRecord(time=time) for time in (0, -1, -2, -86_400_001)), magic=1
+    ),
+    "magic 1, times without end": _messages(
+        *(OddRecord(time=time) for time in (2**63 - 1, -(2**63), 2**53, NOW * 1_000_000)), magic=1
+    ),
+    "magic 1, gzip, log append time before 1970": _messages(
+        *_THREE, magic=1, wrapper={"attributes": LOG_APPEND_TIME, "timestamp": -5}
+    ),
+    "magic 1, gzip, maximum time below": _messages(
+        *_THREE, magic=1, wrapper={"timestamp": NOW - 1}, finding="largest timestamp"
+    ),
+    "magic 1, gzip, maximum time none": _messages(
+        *_THREE, magic=1, wrapper={"timestamp": -1}, finding="maximum timestamp -1"
+    ),
+    "magic 1, attributes": _messages(*_THREE, magic=1, attributes=0x40),
+    **{
+        f"magic {magic}, {name}{of}": _messages(*records, magic=magic, wrapper=wrapper)
+        for magic in (0, 1)
+        for of, wrapper in (("", None), (", gzip", {}))
+        for name, records in {
+            "empty and null": _EMPTY,
+            "bytes": (OddRecord(b"\xff\x1b[31m\n", b"\xff\x00"), OddRecord(b"x" * 300_000)),
+        }.items()
+    },
     "producer": _odd(*_THREE, producer=(2**62, 2**15 - 1, 2**31 - 2)),
     "attributes": _odd(*_THREE, attributes=0x4000),
     **{

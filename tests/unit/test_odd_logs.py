@@ -35,7 +35,8 @@ SCHEMA = (
     .add("headers", ArrayType(StructType().add("key", "string").add("value", "binary")))
 )
 READABLE = {name: odd for name, odd in ODD_LOGS.items() if not odd.is_refused}
-PLAIN = [name for name in READABLE if "gzip" not in name]
+OLD = ["magic 0, empty and null", "magic 1, bytes", "magic 1, times without end"]
+PLAIN = [name for name in READABLE if "gzip" not in name and (name[:5] != "magic" or name in OLD)]
 REFUSED = {name: odd for name, odd in ODD_LOGS.items() if odd.is_refused}
 COMMANDS = [
     "dump LOG --topic t",
@@ -101,7 +102,7 @@ def test_every_view_reads_it(name: str, tmp_path: Path) -> None:
     odd = READABLE[name]
     odd.write(tmp_path)
     options = {"onTimestampOverflow": "null"}
-    for view, count in (("records", len(odd.offsets)), ("batches", 3), ("latest", None)):
+    for view, count in (("records", len(odd.offsets)), ("batches", odd.batches), ("latest", None)):
         found = kafkalog.read(tmp_path, "t", options={**options, "view": view}).read_all()
         assert count in {None, found.num_rows}, view
     tailed = kafkalog.tail(tmp_path, "t", options={**options, "startingOffsets": "earliest"})

@@ -113,7 +113,7 @@ class _RecordCheck:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._groups = BatchGroups(DEFAULT_LIMIT, are_kept=False)
-        self._decoder = RecordDecoder(Columns.OFFSET, check_crcs=False)
+        self._decoder = RecordDecoder(Columns.OFFSET | Columns.TIMESTAMP_MS, check_crcs=False)
         self._broken = _Named("more batches that cannot be read")
         self._odd = _Named("more batches with such headers")
         self._found: list[tuple[int, _Named, str]] = []
@@ -140,18 +140,25 @@ class _RecordCheck:
         self._found.clear()
 
     def _decode_messages(self, chunk: Chunk, table: BatchTable) -> None:
-        """Decode messages of magic 0 and 1, whose headers say no more than they need."""
+        """Decode messages of magic 0 and 1; a compressed one of magic 1 tells its latest time."""
         while len(table):
+            damaged = len(table)
+            largest = np.full(len(table), np.iinfo(np.int64).min)
             try:
-                for _ in self._decoder.decode(
+                for rows in self._decoder.decode(
                     chunk.data, table, file_position=chunk.file_position, path=str(self._path)
                 ):
-                    pass
+                    offsets, times = (
+                        rows.column(name).to_numpy() for name in ("offset", "timestampMs")
+                    )
+                    np.maximum.at(largest, np.searchsorted(table.last_offset, offsets), times)
             except CorruptRecordError as error:
                 self._found.append((error.position, self._broken, str(error)))
-                table = table[int(np.searchsorted(table.position, error.position)) + 1 :]
-            else:
-                return
+                damaged = int(np.searchsorted(table.position, error.position))
+            late = (table.magic == 1) & (table.max_timestamp < largest)
+            for row in np.flatnonzero(late[:damaged]).tolist():
+                self._note_odd(table, row, _late_text(table, row, largest))
+            table = table[damaged + 1 :]
 
     def _decompress(self, chunk: Chunk, table: BatchTable) -> None:
         while len(table):
@@ -208,10 +215,7 @@ class _RecordCheck:
             if base[row]:
                 texts.append(f"base timestamp {table.base_timestamp[row]}, which no record has")
             if most[row]:
-                texts.append(
-                    f"maximum timestamp {table.max_timestamp[row]}, and its records' largest "
-                    f"timestamp is {largest[row]}"
-                )
+                texts.append(_late_text(table, row, largest))
             self._note_odd(table, row, "; ".join(texts))
 
     def _note_broken(self, table: BatchTable, row: int, text: str) -> None:
@@ -225,6 +229,13 @@ class _RecordCheck:
         self._found.append(
             (position, self._odd, f"{self._path}: the header of {_batch(table, row)} has {text}")
         )
+
+
+def _late_text(table: BatchTable, row: int, largest: Integers) -> str:
+    return (
+        f"maximum timestamp {table.max_timestamp[row]}, and its records' largest timestamp is "
+        f"{largest[row]}"
+    )
 
 
 def _batch(table: BatchTable, row: int) -> str:
