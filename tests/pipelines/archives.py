@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from tests.pipelines.sources import Source
 
-__all__ = ["Archived", "InFiles", "LocalCheckpoint", "Newest", "Row"]
+__all__ = ["Archived", "InFiles", "LocalCheckpoint", "Newest", "Row", "WithNewest"]
 
 
 class Row(NamedTuple):
@@ -209,6 +209,24 @@ class LocalCheckpoint(CheckpointFolder):
         return last_batch(Path(self.folder) / kind)
 
 
+class _Frame:
+    """The rows of a micro-batch, which are read when they are called for."""
+
+    def __init__(self, read: Callable[[], pa.Table]) -> None:
+        self._read = read
+        self._kept: pa.Table | None = None
+
+    def __call__(self) -> pa.Table:
+        return self._read() if self._kept is None else self._kept
+
+    def persist(self) -> _Frame:
+        self._kept = self._read()
+        return self
+
+    def unpersist(self) -> None:
+        self._kept = None
+
+
 class _ModelTables(_Tables):
     """The tables of an archive, whose rows go to a model."""
 
@@ -350,8 +368,11 @@ class Archived(Mirrored):
         tables.step = step
         chosen = tables.prepare("", {"startingOffsets": "earliest", **options})
         step("prepared")
-        query = CheckpointedQuery(self.checkpoint, {**chosen, **given}, tables.take, step)  # type: ignore[arg-type]
-        query.run()
+
+        def take(read: Callable[[], pa.Table], number: int) -> None:
+            tables.take(_Frame(read), number)  # type: ignore[arg-type]
+
+        CheckpointedQuery(self.checkpoint, {**chosen, **given}, take, step).run()
         tables.finish()
 
     def _in_archive(self, table: HeldByTable) -> tuple[HeldByTable | None, HeldByTable | None]:
@@ -474,6 +495,58 @@ class Newest(Archived):
                 self._noted[self.version] = self.copied, dict(self.held), self.is_foreign
                 return
         raise AssertionError(f"the table has {rows}, which no line has")
+
+
+class WithNewest(Archived):
+    """A table of all rows, and one of the newest ones beside it: each is set back by itself."""
+
+    has_tombstones = True
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.newest = Newest(*given)
+
+    def _in_archive(self, table: HeldByTable) -> tuple[HeldByTable | None, HeldByTable | None]:
+        return table, _Held(_ModelTable(self.newest.model))  # type: ignore[arg-type]
+
+    def archive(self, source: Source, table: str, way: str, options: Mapping[str, str]) -> Archive:
+        if way == "--rebuild":
+            self.newest.is_foreign = False
+        return super().archive(source, table, way, options)
+
+    def _either(self, of_this: Callable[[], None], of_newest: Callable[[], None]) -> None:
+        self._chance.choice((of_this, of_newest))()
+
+    def keep(self) -> None:
+        self._either(super().keep, self.newest.keep)
+
+    def put_back(self) -> None:
+        self._either(super().put_back, self.newest.put_back)
+
+    def remove(self) -> None:
+        self._either(super().remove, self.newest.remove)
+
+    def replace(self) -> None:
+        self._either(super().replace, self.newest.replace)
+
+    def write(self) -> None:
+        self._either(super().write, self.newest.write)
+
+    def take_another(self) -> None:
+        super().take_another()
+        self.newest.take_another()
+        self.newest.checkpoint = self.checkpoint
+
+    def reasons(self, source: Source) -> list[str]:
+        return super().reasons(source) + self.newest.reasons(source)
+
+    def check(self, source: Source, *lines: Line) -> None:
+        super().check(source, *lines)
+        self.newest.check(source, *lines)
+
+    def note(self, *lines: Line) -> None:
+        super().note(*lines)
+        self.newest.note(*lines)
 
 
 class InFiles(OfQuery):

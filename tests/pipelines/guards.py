@@ -8,6 +8,7 @@ from tests.pipelines.histories import History
 
 from kafkalog.errors import RowError
 from kafkalog.jobs import archiving, continuation, ingesting, replaying, restore_plan
+from kafkalog.jobs.continuation import TargetState
 from kafkalog.jobs.mirroring import Mirror
 from kafkalog.jobs.topic_facts import TopicFacts
 from kafkalog.streaming.commit.preserved_offsets import CopiedBatch
@@ -125,6 +126,7 @@ GUARDS: Final = {
     ),
     "an ingest that was killed is started again": Guard(
         (
+            (TargetState, "__eq__", lambda *_: False),
             (ingesting, "first_offsets", _as_if_nothing_was_held),
             (CopiedBatch, "check_target", _nothing),
         ),

@@ -11,7 +11,7 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING, Final
 
-from tests.pipelines.archives import Archived, InFiles, Newest
+from tests.pipelines.archives import Archived, InFiles, Newest, WithNewest
 from tests.pipelines.restores import Restored
 from tests.pipelines.sinks import Ingested, Streamed, Versioned
 from tests.pipelines.sources import Source
@@ -30,6 +30,7 @@ KINDS: Final[dict[str, type[Target]]] = {
     "replay": Replayed,
     "archive": Archived,
     "latest": Newest,
+    "both": WithNewest,
     "files": InFiles,
     "ingest": Ingested,
     "sink": Streamed,

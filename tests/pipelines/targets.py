@@ -237,14 +237,14 @@ class OfQuery(Target):
 
     def take_other_checkpoint(self) -> None:
         """Take one that has read further, or less, in as many micro-batches."""
-        number = str(last_batch(self.checkpoint / "offsets") or 0)
+        last = last_batch(self.checkpoint / "offsets") or 0
         self.lose_checkpoint()
         for log in ("offsets", "commits"):
             (self.checkpoint / log).mkdir(parents=True)
-        ends = {str(number): self._chance.randint(0, 30) for number in range(2)}
-        planned = json.dumps({TOPIC: ends})
-        (self.checkpoint / "offsets" / number).write_text(f"v1\n{{}}\n{planned}\n")
-        (self.checkpoint / "commits" / number).write_text("v1\n{}")
+        planned = json.dumps({TOPIC: {str(n): self._chance.randint(0, 30) for n in range(2)}})
+        for number in {str(max(0, last - 1)), str(last)}:
+            (self.checkpoint / "offsets" / number).write_text(f"v1\n{{}}\n{planned}\n")
+            (self.checkpoint / "commits" / number).write_text("v1\n{}")
         (self.checkpoint / "metadata").write_text(json.dumps({"id": "another query"}))
 
 

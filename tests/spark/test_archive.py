@@ -504,6 +504,10 @@ def test_files_without_transactions_need_the_checkpoint_of_their_time(
     assert sorted(row["offset"] for row in spark.read.parquet(one.table).collect()) == [*range(40)]
     with pytest.raises(OptionError, match="remove TABLE and the checkpoint's folder"):
         run(spark, replace(one, rebuild=True))
+    (checkpoint / "metadata").write_text('{"id": "another"}')
+    (checkpoint / ".metadata.crc").unlink()
+    with pytest.raises(TargetMismatchError, match="is of the query another, so records would be"):
+        run(spark, one)
 
 
 # The recipe of docs/latest.md
