@@ -65,7 +65,8 @@ model: env ## Search all that may happen to a few small batches, within large bo
 	$(RUN) env KAFKALOG_MODEL_LARGE=1 python -m pytest -q --timeout 14400 \
 	    tests/crash/test_commit_model.py tests/crash/test_lost_locks.py \
 	    tests/crash/test_missing_members.py tests/crash/test_mixed_flush_model.py \
-	    tests/crash/test_group_model.py tests/crash/test_replicas_model.py
+	    tests/crash/test_group_model.py tests/crash/test_replicas_model.py \
+	    tests/unit/objects/test_bucket_log.py
 
 powerloss: env ## Cut the power at each step of a commit, and try what may be left: STATES=400 a case
 	$(RUN) env KAFKALOG_POWER_LOSS_STATES=$(or $(STATES),400) python -m pytest -q --timeout 7200 \

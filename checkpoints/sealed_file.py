@@ -38,6 +38,7 @@ __all__ = [
     "text",
     "texts",
     "unknown_content",
+    "unseal",
 ]
 
 JsonObject = dict[str, Any]
@@ -88,8 +89,17 @@ def read_sealed(
         CheckpointError: it is a link or no regular file, damaged, or newer than ``version``.
     """
     data = _read(path)
-    if data is None:
-        return None
+    return None if data is None else unseal(data, path, format_name, version, remedy=remedy)
+
+
+def unseal(
+    data: bytes, path: Path | str, format_name: str, version: int, *, remedy: str = _RESTORE
+) -> Sealed:
+    """Return what the bytes of a sealed file hold; ``path`` names it in messages.
+
+    Raises:
+        CheckpointError: they are damaged, or newer than ``version``.
+    """
     header_line, newline, content = data.partition(b"\n")
     header = _json_object(header_line) if newline else None
     if header is None or header.get("format") != format_name:
@@ -133,7 +143,7 @@ def numbered(lines: Iterable[JsonObject]) -> Iterable[tuple[int, JsonObject]]:
     return enumerate(lines, start=2)
 
 
-def check_fields(path: Path, number: int, line: JsonObject, known: AbstractSet[str]) -> None:
+def check_fields(path: Path | str, number: int, line: JsonObject, known: AbstractSet[str]) -> None:
     """Refuse a line that has other fields than those that are known.
 
     Raises:
@@ -143,7 +153,7 @@ def check_fields(path: Path, number: int, line: JsonObject, known: AbstractSet[s
         raise unknown_content(path, number, f"the field {unknown[0]!r}")
 
 
-def unknown_content(path: Path, number: int, what: str) -> CheckpointError:
+def unknown_content(path: Path | str, number: int, what: str) -> CheckpointError:
     """Say that a line holds what this release does not know."""
     return CheckpointError(
         f"{path}: line {number} has {what:.200}, which this release of kafkalog does not know and "
@@ -187,7 +197,7 @@ def _json_object(line: bytes) -> JsonObject | None:
     return value if isinstance(value, dict) else None
 
 
-def _damaged(path: Path, reason: str, remedy: str) -> CheckpointError:
+def _damaged(path: Path | str, reason: str, remedy: str) -> CheckpointError:
     fault = f"{path} is damaged: {reason}"
     return CheckpointError(f"{fault}. Nothing was changed. {remedy}", fault=fault)
 

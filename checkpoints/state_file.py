@@ -101,7 +101,18 @@ if TYPE_CHECKING:
 
     from kafkalog.checkpoints.sealed_file import Sealed
 
-__all__ = ["STATE_FILE", "load_state", "names_nodes", "state_bytes"]
+__all__ = [
+    "STATE_FILE",
+    "WRITER_FIELDS",
+    "check_topic_line",
+    "load_state",
+    "names_nodes",
+    "parse_topic",
+    "parse_writer",
+    "state_bytes",
+    "topic_line",
+    "writer_line",
+]
 
 _HEAD: Final = frozenset(
     {"sequence", "commit", "set", "member", "members", "controllerEpoch", "boot", "metadataEnd"}
@@ -116,7 +127,7 @@ _REPLICATED_TOPIC: Final = _TOPIC | {"replicas"}
 _DELETED: Final = frozenset({"deleted", "id", "retired"})
 _ORIGIN: Final = frozenset({"set", "id", "positions", "time"})
 _BATCH: Final = frozenset({"batch", "digest", "time", "expiration", "expired"})
-_WRITER: Final = _BATCH | {"writer", "run", "fenced"}
+WRITER_FIELDS: Final = _BATCH | {"writer", "run", "fenced"}
 
 _OF_NO_VERSION: Final[JsonObject] = {"run": "", "fenced": []}
 """What a writer has and the version of a batch write has not."""
@@ -152,20 +163,30 @@ def _lines(state: CommitState) -> Iterable[JsonObject]:
         **({"lentTo": state.lent_to} if state.lent_to else {}),
     }
     for key, topic in sorted(state.topics.items()):
-        yield _topic_line(key, topic)
+        yield topic_line(key, topic)
     for key, writer in sorted(state.writers.items()):
-        yield {
-            "writer": key,
-            "run": writer.run_id,
-            **_batch_fields(writer),
-            "fenced": list(writer.fenced),
-        }
+        yield writer_line(key, writer)
     for key, (name, is_retired) in sorted(state.deleted.items()):
         retired = {"retired": True} if is_retired else {}
         yield {"deleted": name, "id": _id_of(key, name), **retired}
 
 
-def _topic_line(key: str, topic: TopicState) -> JsonObject:
+def writer_line(key: str, writer: WriterState) -> JsonObject:
+    """Return the line of a writer."""
+    return {
+        "writer": key,
+        "run": writer.run_id,
+        **_batch_fields(writer),
+        "fenced": list(writer.fenced),
+    }
+
+
+def topic_line(key: str, topic: TopicState) -> JsonObject:
+    """Return the line of a topic.
+
+    Raises:
+        CheckpointError: it says what no topic can be.
+    """
     try:
         _check_topic(topic)
     except ValueError as error:
@@ -282,7 +303,7 @@ def _parse(path: Path, sealed: Sealed) -> CommitState:
     deleted: dict[str, DeletedTopic] = {}
     for line in others:
         if "topic" in line:
-            key, topic = _parse_topic(line)
+            key, topic = parse_topic(line)
             _add(topics, key, topic)
         elif "deleted" in line:
             name = text(line["deleted"])
@@ -290,7 +311,7 @@ def _parse(path: Path, sealed: Sealed) -> CommitState:
             gone = DeletedTopic(name, is_retired="retired" in line)
             _add(deleted, _parse_key(name, line["id"]), gone)
         else:
-            _add(writers, text(line["writer"]), _parse_writer(line))
+            _add(writers, text(line["writer"]), parse_writer(line))
     return CommitState(
         sequence=natural(head["sequence"]),
         set_id=text(head["set"]),
@@ -330,20 +351,32 @@ def _check_known(path: Path, lines: Iterable[JsonObject], *, is_replicated: bool
             if is_replicated and not line.get("nodes"):
                 raise ValueError("a replicated set without nodes")
         elif "topic" in line:
-            check_fields(path, number, line, _REPLICATED_TOPIC if is_replicated else _TOPIC)
-            for version in line.get("versions", {}).values():
-                check_fields(path, number, version, _BATCH)
-            for origin in line.get("origins", {}).values():
-                check_fields(path, number, origin, _ORIGIN)
+            check_topic_line(path, number, line, is_replicated=is_replicated)
         elif "writer" in line:
-            check_fields(path, number, line, _WRITER)
+            check_fields(path, number, line, WRITER_FIELDS)
         elif "deleted" in line:
             check_fields(path, number, line, _DELETED)
         else:
             raise unknown_content(path, number, f"neither a topic nor a writer, but {line!r}")
 
 
-def _parse_topic(line: JsonObject) -> tuple[str, TopicState]:
+def check_topic_line(
+    path: Path | str, number: int, line: JsonObject, *, is_replicated: bool = False
+) -> None:
+    """Refuse what is not known in the line of a topic.
+
+    Raises:
+        CheckpointError: there is such a field.
+    """
+    check_fields(path, number, line, _REPLICATED_TOPIC if is_replicated else _TOPIC)
+    for version in line.get("versions", {}).values():
+        check_fields(path, number, version, _BATCH)
+    for origin in line.get("origins", {}).values():
+        check_fields(path, number, origin, _ORIGIN)
+
+
+def parse_topic(line: JsonObject) -> tuple[str, TopicState]:
+    """Return a topic and its key from its line; a ValueError, or its like, says that it is none."""
     name = text(line["topic"])
     validate_topic_name(name)
     topic = TopicState(
@@ -351,7 +384,7 @@ def _parse_topic(line: JsonObject) -> tuple[str, TopicState]:
         partitions=_parse_partitions(line["partitions"]),
         settings={text(setting): text(value) for setting, value in line["settings"].items()},
         versions={
-            text(app_id): _parse_writer(_OF_NO_VERSION | fields)
+            text(app_id): parse_writer(_OF_NO_VERSION | fields)
             for app_id, fields in line.get("versions", {}).items()
         },
         last_query=text(line["query"]) if "query" in line else None,
@@ -416,7 +449,8 @@ def _partition_numbers(given: JsonObject) -> list[int]:
     return numbers
 
 
-def _parse_writer(line: Mapping[str, object]) -> WriterState:
+def parse_writer(line: Mapping[str, object]) -> WriterState:
+    """Return a writer from its line; a ValueError, or its like, says that it is none."""
     return WriterState(
         run_id=text(line["run"]),
         batch_id=natural(line["batch"]),

@@ -22,6 +22,7 @@
     ├── CheckpointError                  a state or checkpoint file that cannot be read or trusted
     ├── TargetMismatchError              a batch that does not continue what its target holds
     ├── DurabilityError                  committed, visible, and may not survive a loss of power
+    ├── UnknownOutcomeError              an object store did not tell whether a batch is committed
     └── CommitError                      a micro-batch was not committed; nothing of it is visible
         ├── LockTimeoutError             another writer holds the directory
         ├── FencedWriterError            a newer run of the same query has taken over
@@ -66,6 +67,7 @@ __all__ = [
     "SpillError",
     "TargetMismatchError",
     "TimestampOutOfRangeError",
+    "UnknownOutcomeError",
     "UnknownTopicOrPartitionError",
     "UnsupportedCodecError",
     "UnsupportedFormatError",
@@ -302,6 +304,18 @@ class DurabilityError(KafkaLogError):
     remedy: ClassVar[str] = (
         "Do not write the rows as new ones. Repeat the same batch or version, once the disk "
         "is well: it is skipped, and made durable."
+    )
+
+
+class UnknownOutcomeError(KafkaLogError):
+    """An object store did not tell whether a batch is committed; it may still appear.
+
+    The same batch of a query, or the same version under the same id, is skipped if it is there.
+    """
+
+    remedy: ClassVar[str] = (
+        "Repeat the same batch or version once the store answers again: it is skipped if it is "
+        "there. Do not write the rows as new ones before you have looked for them."
     )
 
 

@@ -747,6 +747,7 @@ def installed(machine: Machine) -> Iterator[Machine]:
 
         answer("time_ns", machine.time_ns)
         answer("monotonic", lambda: scheduler.now / 1e9)
+        answer("boottime", lambda: scheduler.now / 1e9)
         answer("sleep", scheduler.sleep)
         answer("process_id", lambda: scheduler.running.process.number)
         answer("host_name", lambda: "host")

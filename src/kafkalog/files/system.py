@@ -90,6 +90,7 @@ class System:
 
     __slots__ = (
         "boot_id",
+        "boottime",
         "host_name",
         "lock",
         "memory",
@@ -106,6 +107,8 @@ class System:
     def __init__(self) -> None:
         self.time_ns: Callable[[], int] = time.time_ns
         self.monotonic: Callable[[], float] = time.monotonic
+        self.boottime: Callable[[], float] = _boottime
+        """As ``monotonic``, and goes on while the machine is suspended."""
         self.sleep: Callable[[float], object] = time.sleep
         self.process_id: Callable[[], int] = os.getpid
         self.host_name: Callable[[], str] = _host_name
@@ -143,6 +146,10 @@ def once_per_process(function: Callable[_P, None]) -> Callable[_P, None]:
         known(*args, **kwargs)
 
     return call
+
+
+def _boottime() -> float:
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def _host_name() -> str:

@@ -1,0 +1,441 @@
+"""The state of a log in an object store, and the objects that it is kept in: commits, checkpoints.
+
+Nothing in a store can be changed in place. So the state is what the commits add up to, in the order
+of their numbers; a checkpoint is the state as of one of them.
+
+A commit object is sealed text (:mod:`~kafkalog.checkpoints.sealed_file`), followed by the batches
+that it carries inline::
+
+    line 1      header
+    line 2      {"commit":7,"id":"…","previous":"<id of commit 6>","log":"<log id>","inline":8192}
+    a topic     as in kafkalog.commit, with those of its partitions and versions that have changed
+    extents     {"extents":"<topic id>","partition":0,"of":[["data/…",0,8192,120,50,1700000000,0]]}
+    a writer    as in kafkalog.commit
+
+An extent is a range of complete record batches in an object: its name, position and size in bytes,
+base offset, number of records, largest timestamp, and leader epoch. Offset and epoch in the batches
+themselves are void: they lie outside the checksum, and readers put them in. ``""`` names the commit
+object itself, and positions count from the first inline byte.
+
+A checkpoint has the same lines, of all topics, extents and writers; its line 2 has no ``previous``
+and no ``inline``.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
+
+from kafkalog.checkpoints.commit_state import PartitionState, TopicState, WriterState
+from kafkalog.checkpoints.sealed_file import (
+    JsonObject,
+    check_fields,
+    natural,
+    numbered,
+    seal,
+    text,
+    unknown_content,
+    unseal,
+)
+from kafkalog.checkpoints.state_file import (
+    WRITER_FIELDS,
+    check_topic_line,
+    parse_topic,
+    parse_writer,
+    topic_line,
+    writer_line,
+)
+from kafkalog.errors import CheckpointError, InvalidTopicError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from kafkalog.checkpoints.sealed_file import Sealed
+
+__all__ = [
+    "MAX_INLINE_BYTES",
+    "BucketCommit",
+    "BucketState",
+    "Extent",
+    "checkpoint_bytes",
+    "checkpoint_name",
+    "commit_bytes",
+    "commit_name",
+    "data_name",
+    "floor_name",
+    "number_of_checkpoint",
+    "number_of_commit",
+    "parse_checkpoint",
+    "parse_commit",
+]
+
+MAX_INLINE_BYTES: Final = 1 << 20
+"""How many bytes of batches a commit object carries at most."""
+
+_COMMIT: Final = "kafkalog.bucket.commit"
+_CHECKPOINT: Final = "kafkalog.bucket.checkpoint"
+_VERSION: Final = 1
+
+_HEAD: Final = frozenset({"commit", "id", "previous", "log", "inline"})
+_CHECKPOINT_HEAD: Final = _HEAD - {"previous", "inline"}
+_EXTENTS: Final = frozenset({"extents", "partition", "of"})
+
+_DATA: Final = re.compile(r"data/([0-9]{20})-[0-9a-f]{32}", re.ASCII)
+_INLINE_OF: Final = re.compile(r"commits/([0-9]{20})", re.ASCII)
+_LARGEST_NAME: Final = 10**20 - 1
+_SMALLEST_BATCH: Final = 61
+
+_REMEDY: Final = (
+    "If the store keeps versions of objects, bring back the one that was written first. Nobody "
+    "may write to the log until then"
+)
+
+
+# ----------------------------------------------------------------------------------------------
+# Names, relative to _kafkalog/<log id>/.
+
+
+def commit_name(number: int) -> str:
+    """Return the name of the object of a commit."""
+    return f"commits/{number:020}"
+
+
+def number_of_commit(name: str) -> int | None:
+    """Return the number in the last part of the name of a commit or floor; None in another one."""
+    return int(name) if re.fullmatch(r"[0-9]{20}", name, re.ASCII) else None
+
+
+def floor_name(number: int) -> str:
+    """Return the name of the floor that makes all commit numbers below it void."""
+    return f"floors/{number:020}"
+
+
+def checkpoint_name(number: int) -> str:
+    """Return the name of the checkpoint of a commit; the newest is listed first."""
+    return f"checkpoints/{_LARGEST_NAME - number:020}"
+
+
+def number_of_checkpoint(name: str) -> int | None:
+    """Return the commit of a checkpoint from the last part of its name; None for another name."""
+    if re.fullmatch(r"[0-9]{20}", name, re.ASCII) is None:
+        return None
+    return _LARGEST_NAME - int(name)
+
+
+def data_name(newest: int, unique: str) -> str:
+    """Return the name of a data object; ``newest`` commit was known when its job began."""
+    return f"data/{newest:020}-{unique}"
+
+
+# ----------------------------------------------------------------------------------------------
+# Values.
+
+
+class Extent(NamedTuple):
+    """A range of complete record batches of one partition in an object."""
+
+    object: str
+    position: int
+    size: int
+    base_offset: int
+    records: int
+    max_timestamp: int
+    leader_epoch: int
+
+    @property
+    def end_offset(self) -> int:
+        """The offset after its last record."""
+        return self.base_offset + self.records
+
+    @property
+    def digits(self) -> int | None:
+        """The newest commit when the data object was named; None of an inline extent."""
+        found = _DATA.fullmatch(self.object)
+        return None if found is None else int(found[1])
+
+
+ExtentKey = tuple[str, int]
+"""Topic id and partition."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BucketCommit:
+    """What one commit changes.
+
+    ``topics`` by topic id, with those of their partitions and versions that change; settings are
+    given whole. ``extents`` continue their partitions. ``size`` is that of the object in bytes, 0
+    of one that was not written yet.
+    """
+
+    number: int
+    commit_id: str
+    previous: str
+    log_id: str
+    topics: Mapping[str, TopicState] = field(default_factory=dict)
+    writers: Mapping[str, WriterState] = field(default_factory=dict)
+    extents: Mapping[ExtentKey, Sequence[Extent]] = field(default_factory=dict)
+    inline: bytes = b""
+    size: int = 0
+
+
+@dataclass(slots=True)
+class BucketState:
+    """What the commits up to ``number`` add up to, moved on by :meth:`apply`; 0: before them."""
+
+    log_id: str
+    number: int = 0
+    commit_id: str = ""
+    topics: dict[str, TopicState] = field(default_factory=dict)
+    writers: dict[str, WriterState] = field(default_factory=dict)
+    extents: dict[ExtentKey, list[Extent]] = field(default_factory=dict)
+
+    def apply(self, commit: BucketCommit) -> None:
+        """Go on to the next commit.
+
+        Raises:
+            ValueError: it does not follow this state, and nothing was changed.
+        """
+        self._check(commit)
+        for key, changed in commit.topics.items():
+            self.topics[key] = self._topic(key, changed)
+        self.writers.update(commit.writers)
+        for place, extents in commit.extents.items():
+            self.extents.setdefault(place, []).extend(extents)
+        self.number, self.commit_id = commit.number, commit.commit_id
+
+    def _topic(self, key: str, changed: TopicState) -> TopicState:
+        known = self.topics.get(key)
+        if known is None:
+            return changed
+        return replace(
+            known,
+            settings=changed.settings,
+            partitions={**known.partitions, **changed.partitions},
+            versions={**known.versions, **changed.versions},
+            last_query=changed.last_query or known.last_query,
+        )
+
+    def _check(self, commit: BucketCommit) -> None:
+        if (commit.log_id, commit.number) != (self.log_id, self.number + 1):
+            raise ValueError(f"it is commit {commit.number} of log {commit.log_id}")
+        if commit.previous != self.commit_id:
+            raise ValueError(f"it follows {commit.previous}, and not {self.commit_id}")
+        for key, changed in commit.topics.items():
+            known = self.topics.get(key)
+            if known is not None and known.name != changed.name:
+                raise ValueError(f"it calls topic {known.name!r} {changed.name!r}")
+            for number, (start, _, end, epoch) in changed.partitions.items():
+                before = PartitionState(0, 0, 0, -1)
+                if known is not None:
+                    before = known.partitions.get(number, before)
+                if start < before.log_start or epoch < before.leader_epoch:
+                    raise ValueError(f"it takes back partition {changed.name}-{number}")
+                _check_adjacent(commit.extents.get((key, number), ()), before.log_end, end)
+        for key, number in commit.extents:
+            if key not in commit.topics or number not in commit.topics[key].partitions:
+                raise ValueError(f"it has extents of {key}-{number}, and not its end")
+
+
+def _check_adjacent(extents: Sequence[Extent], start: int, end: int) -> None:
+    for extent in extents:
+        if extent.base_offset != start:
+            raise ValueError(f"an extent begins at {extent.base_offset}, expected {start}")
+        start = extent.end_offset
+    if start != end:
+        raise ValueError(f"the extents end at {start}, the partition at {end}")
+
+
+# ----------------------------------------------------------------------------------------------
+# Bytes.
+
+
+def commit_bytes(commit: BucketCommit) -> bytes:
+    """Return the object of a commit.
+
+    Raises:
+        CheckpointError: nobody could read it again.
+    """
+    if len(commit.inline) > MAX_INLINE_BYTES:
+        raise ValueError(f"{len(commit.inline)} bytes inline")
+    head = {
+        "commit": commit.number,
+        "id": commit.commit_id,
+        "previous": commit.previous,
+        "log": commit.log_id,
+        "inline": len(commit.inline),
+    }
+    lines = _lines(commit.topics, commit.extents, commit.writers)
+    return seal(_COMMIT, _VERSION, chain([head], lines)) + commit.inline
+
+
+def checkpoint_bytes(state: BucketState) -> bytes:
+    """Return the object of a checkpoint.
+
+    Raises:
+        CheckpointError: nobody could read it again.
+    """
+    head = {"commit": state.number, "id": state.commit_id, "log": state.log_id}
+    lines = _lines(state.topics, state.extents, state.writers)
+    return seal(_CHECKPOINT, _VERSION, chain([head], lines))
+
+
+def _lines(
+    topics: Mapping[str, TopicState],
+    extents: Mapping[ExtentKey, Sequence[Extent]],
+    writers: Mapping[str, WriterState],
+) -> Iterator[JsonObject]:
+    for key, topic in sorted(topics.items()):
+        yield topic_line(key, topic)
+    for (key, number), some in sorted(extents.items()):
+        yield {"extents": key, "partition": number, "of": some}
+    for key, writer in sorted(writers.items()):
+        yield writer_line(key, writer)
+
+
+def parse_commit(data: bytes, name: str) -> BucketCommit:
+    """Return the commit that an object holds; ``name`` is how a person knows the object.
+
+    Raises:
+        CheckpointError: it is damaged, or holds what this release does not know.
+    """
+    inline = _inline_size(data)
+    first_inline = len(data) - inline
+    sealed = unseal(data[:first_inline], name, _COMMIT, _VERSION, remedy=_REMEDY)
+    try:
+        head = sealed.lines[0]
+        check_fields(name, 2, head, _HEAD)
+        number = natural(head["commit"])
+        parsed = _parse(sealed, name)
+        own = _Inline(commit_name(number), first_inline, len(data))
+        return BucketCommit(
+            number=number,
+            commit_id=text(head["id"]),
+            previous=text(head["previous"]),
+            log_id=text(head["log"]),
+            topics=parsed.topics,
+            writers=parsed.writers,
+            extents={k: [own.placed(e) for e in some] for k, some in parsed.extents.items()},
+            inline=data[first_inline:],
+            size=len(data),
+        )
+    except _STRANGE as error:
+        raise _strange(name, error) from error
+
+
+def parse_checkpoint(data: bytes, name: str) -> BucketState:
+    """Return the state that a checkpoint holds.
+
+    Raises:
+        CheckpointError: it is damaged, or holds what this release does not know.
+    """
+    sealed = unseal(data, name, _CHECKPOINT, _VERSION, remedy=_REMEDY)
+    try:
+        head = sealed.lines[0]
+        check_fields(name, 2, head, _CHECKPOINT_HEAD)
+        parsed = _parse(sealed, name)
+        for some in parsed.extents.values():
+            if any(not e.object for e in some):
+                raise ValueError("an extent in no object")
+        state = BucketState(
+            log_id=text(head["log"]),
+            number=natural(head["commit"]),
+            commit_id=text(head["id"]),
+            topics=parsed.topics,
+            writers=parsed.writers,
+            extents=parsed.extents,
+        )
+    except _STRANGE as error:
+        raise _strange(name, error) from error
+    return state
+
+
+_STRANGE: Final = (AttributeError, LookupError, TypeError, ValueError, InvalidTopicError)
+
+
+def _strange(name: str, error: Exception) -> CheckpointError:
+    fault = f"{name} holds what no release of kafkalog has written: {error!r:.300}"
+    return CheckpointError(f"{fault}. {_REMEDY}", fault=fault)
+
+
+class _Inline(NamedTuple):
+    """Where the inline batches of a commit object lie."""
+
+    name: str
+    start: int
+    end: int
+
+    def placed(self, extent: Extent) -> Extent:
+        """Return an extent with the name of the object, and its position there."""
+        if extent.object:
+            return extent
+        position = self.start + extent.position
+        if position + extent.size > self.end:
+            raise ValueError(f"an extent ends at byte {position + extent.size} of {self.end}")
+        return extent._replace(object=self.name, position=position)
+
+
+class _Parsed(NamedTuple):
+    topics: dict[str, TopicState]
+    extents: dict[ExtentKey, list[Extent]]
+    writers: dict[str, WriterState]
+
+    @classmethod
+    def empty(cls) -> Self:
+        return cls({}, {}, {})
+
+
+def _parse(sealed: Sealed, name: str) -> _Parsed:
+    parsed = _Parsed.empty()
+    for number, line in numbered(sealed.lines):
+        if number == 2:
+            continue
+        if "topic" in line:
+            check_topic_line(name, number, line)
+            key, topic = parse_topic(line)
+            _add(parsed.topics, key, topic)
+        elif "extents" in line:
+            check_fields(name, number, line, _EXTENTS)
+            place = (text(line["extents"]), natural(line["partition"]))
+            _add(parsed.extents, place, list(_extents(line["of"])))
+        elif "writer" in line:
+            check_fields(name, number, line, WRITER_FIELDS)
+            _add(parsed.writers, text(line["writer"]), parse_writer(line))
+        else:
+            raise unknown_content(name, number, f"none of topic, extents, writer, but {line!r}")
+    return parsed
+
+
+def _add(known: dict[Any, Any], key: object, value: object) -> None:
+    if key in known:
+        raise ValueError(f"there are two lines about {key!r:.100}")
+    known[key] = value
+
+
+def _extents(given: Iterable[object]) -> Iterator[Extent]:
+    for each in given:
+        if not isinstance(each, list) or len(each) != len(Extent._fields):
+            raise TypeError(f"{each!r:.100} where an extent belongs")
+        name, position, size, base, records, timestamp, epoch = each
+        if name and not _DATA.fullmatch(text(name)) and not _INLINE_OF.fullmatch(name):
+            raise ValueError(f"{name!r:.100} names no object of the log")
+        if natural(size) < _SMALLEST_BATCH or natural(position) + size >= 1 << 63:
+            raise ValueError(f"an extent of {size} bytes at {position}")
+        if natural(records) < 1 or natural(base) + records >= 1 << 63:
+            raise ValueError(f"an extent of {records} records from {base}")
+        if type(timestamp) is not int or not -(1 << 63) <= timestamp < 1 << 63:
+            raise ValueError(f"the timestamp {timestamp!r:.100}")
+        if natural(epoch) >= 1 << 31:
+            raise ValueError(f"the leader epoch {epoch}")
+        yield Extent(text(name), position, size, base, records, timestamp, epoch)
+
+
+def _inline_size(data: bytes) -> int:
+    """Return how many bytes a commit object has after its text; the checksum tells if it lies."""
+    try:
+        size = json.loads(data.split(b"\n", 2)[1])["inline"]
+    except (IndexError, KeyError, TypeError, ValueError, RecursionError):
+        return 0
+    return size if type(size) is int and 0 <= size <= min(len(data), MAX_INLINE_BYTES) else 0

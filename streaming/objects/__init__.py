@@ -1,0 +1,10 @@
+"""A log in an object store: its commits are objects, each created only if its name is free.
+
+``bucket_log``
+    open a log, follow its commits, commit; credit, floors, checkpoints.
+``cleaning``
+    raise the floor below old commits, and delete them.
+
+What the objects hold is in :mod:`kafkalog.checkpoints.bucket_state`; what the store is asked, in
+:mod:`kafkalog.files.objects`.
+"""

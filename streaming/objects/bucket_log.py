@@ -1,0 +1,457 @@
+"""Follow the commits of a log in an object store, and add to them.
+
+A commit is the object whose number is free: whoever creates number N+1 has decided what comes after
+N. There are no locks. Any number of processes do this at once, and each may be stopped for any time
+between any two steps; a request may be lost, or arrive long after its time-out.
+
+=========================  =========================================================================
+rule                       without it
+=========================  =========================================================================
+read back, never guess     a batch whose answer was lost is written twice
+absent is not failed       a batch that was reported as failed appears later
+credit, floors             whoever slept while numbers were cleaned up takes a free old number, and
+                           believes that it has committed
+the id before              a commit is added to a history that is not its own
+=========================  =========================================================================
+
+**Credit.** Old commits are cleaned up (a *floor* voids their numbers first), so a free name is not
+always the next one. A process may trust an answer about N+1 while it has credit: for ten minutes
+from when it sent a request that showed it the end of the log. Without it, it lists the floors above
+N+1 after the answer came, and looks whether the log is still the same one.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from kafkalog.checkpoints.bucket_state import (
+    BucketCommit,
+    BucketState,
+    checkpoint_bytes,
+    checkpoint_name,
+    commit_bytes,
+    commit_name,
+    floor_name,
+    number_of_checkpoint,
+    parse_checkpoint,
+    parse_commit,
+)
+from kafkalog.checkpoints.sealed_file import check_fields, seal, unseal
+from kafkalog.errors import (
+    CheckpointError,
+    CommitError,
+    KafkaLogError,
+    LogDirectoryError,
+    UnknownOutcomeError,
+)
+from kafkalog.files.objects import Creation, check_create_is_exclusive, rest_after
+from kafkalog.files.system import system
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from kafkalog.files.objects import Objects
+
+__all__ = ["BucketLog", "Proposal"]
+
+CREDIT_S: Final = 600.0
+
+STORE: Final = "_kafkalog/store"
+"""The object that tells the log's id, in the root."""
+
+_STORE_FORMAT: Final = "kafkalog.bucket.store"
+_STORE_FIELDS: Final = frozenset({"log", "race"})
+_MOST_RACES: Final = 1000
+"""Lost races after which a commit gives up; each is a commit of somebody else."""
+_COMMITS_BETWEEN: Final = 100
+"""Commits after the newest checkpoint, before another is made if they weigh as much as it."""
+_MOST_COMMITS_BETWEEN: Final = 10_000
+"""Commits after which one is made whatever they weigh."""
+_LOG_ID: Final = re.compile(r"[0-9a-f]{32}", re.ASCII)
+_REMEDY: Final = "Bring the object back as it was, from a copy or an older version of it"
+_MOST_REOPENED: Final = 8
+
+_LOGGER: Final = logging.getLogger("kafkalog.sink")
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """What is to be committed: what it changes, and whether it can be told when it comes again.
+
+    ``commit`` has no number, ids or predecessor yet. ``is_known_again``: the state tells whether
+    the batch is committed, as it remembers the writer and its batch.
+    """
+
+    commit: BucketCommit
+    is_known_again: bool
+
+
+class _Moment(NamedTuple):
+    """A moment by both clocks: one may stand still or be set while the other goes on."""
+
+    boot_s: float
+    wall_s: float
+
+    @classmethod
+    def now(cls) -> _Moment:
+        return cls(system.boottime(), system.time_ns() / 1e9)
+
+    def has_credit(self) -> bool:
+        now = _Moment.now()
+        return max(now.boot_s - self.boot_s, now.wall_s - self.wall_s) < CREDIT_S
+
+
+class _OvertakenError(Exception):
+    """A floor lies above the number that an answer was about: nothing known of it holds."""
+
+
+class BucketLog:
+    """A log in an object store, as one process knows it. Not for several threads at once.
+
+    ``state`` is what the process has followed; it is moved on in place.
+    """
+
+    def __init__(self, objects: Objects, log_id: str) -> None:
+        """Take the log's id; see :meth:`open`."""
+        self.state = BucketState(log_id)
+        self.objects = objects
+        self.folder = f"_kafkalog/{log_id}"
+        self._tail_seen: _Moment | None = None
+        self._checkpoint_bytes = 0
+        self._bytes_since = 0
+        self._commits_since = 0
+
+    @classmethod
+    def open(cls, objects: Objects) -> BucketLog | None:
+        """Open the log below a root at its newest checkpoint; None if there is none.
+
+        Raises:
+            LogDirectoryError: the store fails.
+            CheckpointError: what lies there cannot be read.
+        """
+        log_id = _read_log_id(objects)
+        if log_id is None:
+            return None
+        log = cls(objects, log_id)
+        log._reopen()
+        return log
+
+    @classmethod
+    def create(cls, objects: Objects) -> BucketLog:
+        """Open the log below a root; make it if there is none, and the store can hold one.
+
+        Raises:
+            LogDirectoryError: the store lets two create one object, or fails.
+            CheckpointError: what lies there cannot be read.
+        """
+        found = cls.open(objects)
+        if found is not None:
+            return found
+        check_create_is_exclusive(objects, "_kafkalog/race")
+        line = {"log": system.random_id().hex, "race": "won by one"}
+        objects.create(STORE, seal(_STORE_FORMAT, 1, [line]))  # whoever was first, and if at all
+        found = cls.open(objects)
+        if found is None:
+            raise LogDirectoryError(
+                f"{objects.root}/{STORE} could not be created: the store did not answer, or not "
+                "for sure. Nothing was written; try again"
+            )
+        return found
+
+    # Following
+
+    def follow(self, *, trusting: bool = True) -> BucketState:
+        """Go on to the newest commit, and return the state.
+
+        ``trusting=False`` lists floors in any case: for whoever is about to delete.
+
+        Raises:
+            LogDirectoryError: the store fails, or holds another log by now.
+            CheckpointError: a commit cannot be read, or is of another history.
+        """
+        for _ in range(_MOST_REOPENED):
+            try:
+                self._follow(trusting=trusting)
+            except _OvertakenError:
+                self._reopen()
+            else:
+                return self.state
+        raise self._unopened("floors rise faster than it can be opened")
+
+    def _follow(self, *, trusting: bool) -> None:
+        """Read up to the first absent commit; use what was read only where it may be trusted."""
+        first = number = self.state.number + 1
+        read: list[BucketCommit] = []
+        while True:
+            sent = _Moment.now()
+            commit = self._read(number)
+            if commit is None:
+                break
+            read.append(commit)
+            number += 1
+        if not (trusting and self._has_credit()):
+            self._check_floors(first)
+        for commit in read:
+            self._apply(commit)
+        self._tail_seen = sent
+
+    def _read(self, number: int) -> BucketCommit | None:
+        name = f"{self.folder}/{commit_name(number)}"
+        data = self.objects.get(name)
+        if data is None:
+            return None
+        commit = parse_commit(data, f"{self.objects.root}/{name}")
+        if commit.number != number or commit.log_id != self.state.log_id:
+            raise CheckpointError(
+                f"{self.objects.root}/{name} holds commit {commit.number} of log {commit.log_id}: "
+                "somebody has copied or renamed objects. Nothing was changed"
+            )
+        return commit
+
+    def _apply(self, commit: BucketCommit) -> None:
+        try:
+            self.state.apply(commit)
+        except ValueError as error:
+            name = f"{self.objects.root}/{self.folder}/{commit_name(commit.number)}"
+            raise CheckpointError(
+                f"{name} does not follow commit {self.state.number} as it is known here: {error}. "
+                "Nothing was changed. Open the log anew; if that fails too, two histories were "
+                "mixed, as by a copy from another region"
+            ) from error
+        self._commits_since += 1
+        self._bytes_since += commit.size - len(commit.inline)
+
+    # Credit and floors
+
+    def _has_credit(self) -> bool:
+        return self._tail_seen is not None and self._tail_seen.has_credit()
+
+    def _check_floors(self, number: int) -> None:
+        """See that no floor lies above a number, and that the log is still the same one."""
+        after = floor_name(number).rpartition("/")[2]
+        if self.objects.list_after(f"{self.folder}/floors", after, limit=1):
+            raise _OvertakenError
+        log_id = _read_log_id(self.objects)
+        if log_id != self.state.log_id:
+            raise LogDirectoryError(
+                f"{self.objects.root} holds {f'the log {log_id}' if log_id else 'no log'} now, "
+                f"and held {self.state.log_id}: somebody has emptied it. Start again, with another "
+                "checkpoint"
+            )
+
+    def _reopen(self) -> None:
+        """Begin again at the newest checkpoint that can be read."""
+        self._tail_seen = None
+        last = -1
+        while True:
+            fault = self._load_checkpoint()
+            try:
+                self._check_floors(self.state.number + 1)
+            except _OvertakenError:
+                if self.state.number <= last:
+                    reason = "no checkpoint beside its newest floor can be read"
+                    raise self._unopened(reason) from fault
+                last = self.state.number  # a floor that has risen since has a newer checkpoint
+            else:
+                return
+
+    def _load_checkpoint(self) -> CheckpointError | None:
+        """Take the state of the newest checkpoint; return why a newer one could not be read."""
+        log_id = self.state.log_id
+        self.state = BucketState(log_id)
+        self._bytes_since = self._commits_since = self._checkpoint_bytes = 0
+        folder = f"{self.folder}/checkpoints"
+        after = ""
+        fault: CheckpointError | None = None
+        while listed := self.objects.list_after(folder, after, limit=1):
+            after = listed[0].name
+            name = f"{folder}/{after}"
+            data = self.objects.get(name)
+            if data is None or number_of_checkpoint(after) is None:
+                continue
+            try:
+                state = parse_checkpoint(data, f"{self.objects.root}/{name}")
+            except CheckpointError as error:
+                fault = error
+                continue
+            if (state.log_id, state.number) == (log_id, number_of_checkpoint(after)):
+                self.state = state
+                self._checkpoint_bytes = len(data)
+                break
+        return fault
+
+    def _unopened(self, reason: str) -> CheckpointError:
+        return CheckpointError(
+            f"{self.objects.root}/{self.folder} cannot be opened: {reason}. Nothing was changed. "
+            "Try again; if the store keeps versions of objects, bring back the newest checkpoint"
+        )
+
+    # Committing
+
+    def commit(self, propose: Callable[[BucketState], Proposal | None]) -> BucketCommit | None:
+        """Commit what is proposed after the newest state; None if the batch is known to it.
+
+        Args:
+            propose: makes the proposal from a state, which it leaves as it is; None: the batch is
+                committed already. Called again for each state that others have moved on to.
+
+        Returns:
+            the commit, once nothing can undo it.
+
+        Raises:
+            UnknownOutcomeError: the store did not tell whether the batch is committed.
+            CommitError: nothing of it is committed: others were always first.
+            LogDirectoryError: likewise: the store fails or refuses.
+            KafkaLogError: what ``propose`` raises about the newest state.
+        """
+        for races in range(_MOST_RACES):
+            if races:
+                system.sleep(rest_after(min(races, 4)))
+                self.follow()
+            proposal = self._propose(propose)
+            if proposal is None:
+                return None
+            committed = self._attempt(proposal)
+            if committed is not None:
+                self._checkpoint_if_due()
+                return committed
+        raise CommitError(
+            f"{self.objects.root}: other writers were first {_MOST_RACES} times. Nothing was "
+            "written; let fewer of them write at once, or commit larger batches"
+        )
+
+    def _attempt(self, proposal: Proposal) -> BucketCommit | None:
+        """Commit a proposal at the next number; None if it is to be judged again."""
+        body = replace(
+            proposal.commit,
+            number=self.state.number + 1,
+            commit_id=system.random_id().hex,  # whoever changes a byte draws another one
+            previous=self.state.commit_id,
+            log_id=self.state.log_id,
+        )
+        try:
+            return self._send(body)
+        except _OvertakenError:
+            if not proposal.is_known_again:
+                raise self._unknown(body, "it was cleaned up, or never counted") from None
+            self._catch_up(body)
+            return None
+
+    def _catch_up(self, body: BucketCommit) -> None:
+        """Open anew, to judge by the newest state whether an overtaken batch is committed."""
+        try:
+            self._reopen()
+            self.follow()
+        except KafkaLogError as error:
+            raise self._unknown(body, str(error)) from error
+
+    def _propose(self, propose: Callable[[BucketState], Proposal | None]) -> Proposal | None:
+        """Judge by the state that is remembered; refuse only by the newest one."""
+        number = self.state.number
+        try:
+            return propose(self.state)
+        except KafkaLogError:
+            self.follow()
+            if self.state.number == number:
+                raise
+        return propose(self.state)
+
+    def _send(self, body: BucketCommit) -> BucketCommit | None:
+        """Create the object of a commit, until it is known whose the number is.
+
+        Returns:
+            the commit as it stands; None if the number is another's, who has been followed.
+
+        Raises:
+            _OvertakenError: a floor has passed the number.
+            UnknownOutcomeError: all tries are spent.
+        """
+        name = f"{self.folder}/{commit_name(body.number)}"
+        data = commit_bytes(body)
+        own = parse_commit(data, name)  # with its inline extents as others see them
+        for tries in range(1, self.objects.tries + 1):
+            sent = _Moment.now()
+            try:
+                answer = self.objects.create(name, data)
+            except LogDirectoryError as error:  # this request has written nothing
+                if tries == 1:
+                    raise
+                raise self._unknown(body, str(error)) from error
+            try:
+                found = own if answer is Creation.CREATED else self._read(body.number)
+                if found is not None:
+                    self._settle(found, sent if answer is Creation.CREATED else None)
+                    return own if found.commit_id == own.commit_id else None
+            except LogDirectoryError as error:
+                raise self._unknown(body, str(error)) from error
+            system.sleep(rest_after(tries))
+        raise self._unknown(body, f"{self.objects.tries} requests to create it were not answered")
+
+    def _settle(self, commit: BucketCommit, tail_seen: _Moment | None) -> None:
+        """Go on to a commit that an answer has shown, once the answer may be trusted."""
+        if not self._has_credit():
+            self._check_floors(commit.number)
+        self._apply(commit)
+        if tail_seen is not None:
+            self._tail_seen = tail_seen
+
+    def _unknown(self, body: BucketCommit, reason: str) -> UnknownOutcomeError:
+        return UnknownOutcomeError(
+            f"{self.objects.root}: it is not known whether commit {body.number} with the id "
+            f"{body.commit_id} stands: {reason:.1000}. Repeat the same batch under the same name "
+            "and version: it is skipped if it is there. Rows without a name may come twice so: "
+            "look for them first"
+        )
+
+    # Checkpoints
+
+    def _checkpoint_if_due(self) -> None:
+        """Write a checkpoint where opening the log costs more than that; no outcome matters."""
+        since, size = self._commits_since, self._bytes_since
+        is_due = since >= _COMMITS_BETWEEN and size >= self._checkpoint_bytes
+        if not is_due and since < _MOST_COMMITS_BETWEEN:
+            return
+        self._commits_since = self._bytes_since = 0
+        try:
+            newest = self.objects.list_after(f"{self.folder}/checkpoints", limit=1)
+            number = number_of_checkpoint(newest[0].name) if newest else None
+            if number is not None and self.state.number - number < _COMMITS_BETWEEN:
+                self._checkpoint_bytes = newest[0].size  # somebody else was faster
+            else:
+                self.checkpoint()
+        except (LogDirectoryError, CheckpointError) as error:
+            _LOGGER.warning("no checkpoint of commit %d: %s", self.state.number, error)
+
+    def checkpoint(self) -> None:
+        """Write a checkpoint of the state; whether it was written is not told.
+
+        Raises:
+            LogDirectoryError: the store refuses.
+            CheckpointError: the state is larger than anybody would read.
+        """
+        data = checkpoint_bytes(self.state)
+        self._checkpoint_bytes = len(data)
+        self.objects.create(f"{self.folder}/{checkpoint_name(self.state.number)}", data)
+
+
+def _read_log_id(objects: Objects) -> str | None:
+    """Return the id of the log below a root; None if there is none.
+
+    Raises:
+        CheckpointError: it cannot be read.
+    """
+    data = objects.get(STORE)
+    if data is None:
+        return None
+    name = f"{objects.root}/{STORE}"
+    line = unseal(data, name, _STORE_FORMAT, 1, remedy=_REMEDY).lines[0]
+    check_fields(name, 2, line, _STORE_FIELDS)
+    log_id = line.get("log")
+    if not isinstance(log_id, str) or _LOG_ID.fullmatch(log_id) is None:
+        raise CheckpointError(
+            f"{name} has the log id {log_id!r:.100}. Nothing was changed. {_REMEDY}"
+        )
+    return log_id

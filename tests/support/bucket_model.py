@@ -1,0 +1,459 @@
+"""All that may happen to a few small commits in an object store: the code that runs, searched.
+
+Processes are threads that run one at a time. Each request to the store is a point at which another
+may go on, the answer may be lost, the request may arrive later or never, the process may be killed,
+or a month may pass. A choice is a number; a run is the list of its choices, and all runs are tried
+in which at most so many of these things happen.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Final
+
+from kafkalog.checkpoints.bucket_state import BucketCommit, BucketState, Extent, parse_commit
+from kafkalog.checkpoints.commit_state import PartitionState, TopicState, WriterState
+from kafkalog.errors import KafkaLogError, UnknownOutcomeError
+from kafkalog.files.objects import Creation, ObjectEntry
+from kafkalog.files.system import system
+from kafkalog.streaming.objects import bucket_log
+from kafkalog.streaming.objects.bucket_log import BucketLog, Proposal
+from kafkalog.streaming.objects.cleaning import clean_commits
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import pytest
+
+__all__ = [
+    "FaultError",
+    "MemoryObjects",
+    "Scene",
+    "batch",
+    "change_rule",
+    "search",
+    "walk",
+    "without_rests",
+]
+
+MONTH_S: Final = 30 * 86_400.0
+TOPIC: Final = "topic-id"
+_WAIT_S: Final = 60
+_QUIET: Final = 0.6
+
+
+class FaultError(AssertionError):
+    """A rule was broken; has the choices that led there."""
+
+
+@dataclass
+class MemoryObjects:
+    """Objects in memory, each with the time at which it was written."""
+
+    root: str = "memory://bucket/logs"
+    tries: int = 3
+    kept: dict[str, tuple[bytes, float]] = field(default_factory=dict)
+    requests: Counter[str] = field(default_factory=Counter)
+
+    def create(self, name: str, data: bytes) -> Creation:
+        self.requests["create"] += 1
+        if name in self.kept:
+            return Creation.TAKEN
+        self.kept[name] = (data, system.time_ns())
+        return Creation.CREATED
+
+    def put(self, name: str, data: bytes) -> None:
+        self.requests["put"] += 1
+        self.kept[name] = (data, system.time_ns())
+
+    def get(self, name: str) -> bytes | None:
+        self.requests["get"] += 1
+        return self.kept[name][0] if name in self.kept else None
+
+    def get_range(self, name: str, position: int, size: int) -> bytes | None:
+        self.requests["get"] += 1
+        return self.kept[name][0][position : position + size] if name in self.kept else None
+
+    def list_after(self, folder: str, after: str = "", limit: int = 1 << 62) -> list[ObjectEntry]:
+        self.requests["list"] += 1
+        names = sorted(
+            n.removeprefix(f"{folder}/") for n in self.kept if n.startswith(f"{folder}/")
+        )
+        found = [name for name in names if name > after][:limit]
+        return [
+            ObjectEntry(n, len(self.kept[f"{folder}/{n}"][0]), int(self.kept[f"{folder}/{n}"][1]))
+            for n in found
+        ]
+
+    def delete(self, names: list[str]) -> None:
+        self.requests["delete"] += 1
+        for name in names:
+            self.kept.pop(name, None)
+
+
+def batch(
+    writer: str, number: int = 0, *, named: bool = True, inline: bytes = b""
+) -> Callable[[BucketState], Proposal | None]:
+    """Return what proposes one record of a writer, at the end of partition 0."""
+
+    def propose(state: BucketState) -> Proposal | None:
+        last = state.writers.get(writer)
+        if named and last is not None and last.batch_id >= number:
+            return None
+        known = state.topics.get(TOPIC)
+        end = 0 if known is None else known.partitions[0].log_end
+        name = "" if inline else f"data/{state.number:020}-{number:016x}{ord(writer[0]):016x}"
+        topic = TopicState("topic", partitions={0: PartitionState(0, end + 1, end + 1, 0)})
+        commit = BucketCommit(
+            number=0,
+            commit_id="",
+            previous="",
+            log_id="",
+            topics={TOPIC: topic},
+            writers={writer: WriterState("", number, None, 0)} if named else {},
+            extents={(TOPIC, 0): [Extent(name, 0, 61, end, 1, number, 0)]},
+            inline=inline,
+        )
+        return Proposal(commit, is_known_again=named)
+
+    return propose
+
+
+# ----------------------------------------------------------------------------------------------
+# One run
+
+
+class _Killed(BaseException):
+    """The process was killed here."""
+
+
+@dataclass(frozen=True)
+class Scene:
+    """Who acts, and how often which thing may happen."""
+
+    writers: str
+    """A letter each: small ones have names and are tried until they know, large ones have none."""
+    lost: int = 0
+    late: int = 0
+    kills: int = 0
+    months: int = 0
+    switches: int = 0
+    """How often another process goes on though the one that runs could."""
+    cleaner: bool = False
+    follower: bool = False
+    commits_before: int = 0
+
+
+class _Run:
+    """One run of a scene; ``pick`` makes the choices, by how many were made and of how many."""
+
+    def __init__(self, scene: Scene, pick: Callable[[int, int], int]) -> None:
+        self.scene = scene
+        self.pick = pick
+        self.taken: list[int] = []
+        self.widths: list[int] = []
+        self.labels: list[str] = []
+        self.now_s = 1e9
+        self.left = {"lost": scene.lost, "late": scene.late, "kill": scene.kills}
+        self.left |= {"month": scene.months, "switch": scene.switches}
+        self.store = MemoryObjects(tries=2)
+        self.late: list[tuple[str, bytes]] = []
+        self.history: dict[int, bytes] = {}
+        """What was created first under each number: all else under it is void."""
+        self.failed: list[str] = []
+        self.done: list[str] = []
+        self.fault: BaseException | None = None
+
+    def choose(self, *labels: str) -> str:
+        taken = self.pick(len(self.taken), len(labels))
+        self.taken.append(taken)
+        self.widths.append(len(labels))
+        self.labels.append(labels[taken])
+        return labels[taken]
+
+    def create(self, name: str, data: bytes) -> Creation:
+        """Create an object, and keep the history."""
+        answer = self.store.create(name, data)
+        if answer is Creation.CREATED and "/commits/" in name:
+            number = int(name[-20:])
+            if number > max(self.history, default=0) + 1:
+                raise FaultError(f"commit {number} leaves a gap")
+            self.history.setdefault(number, data)
+        return answer
+
+    def play(self) -> None:
+        """Let all act to their ends, then see what is there."""
+        self._begin()
+        processes = [_Process(self, f"{w}", self._writer(w)) for w in self.scene.writers]
+        if self.scene.cleaner:
+            processes.append(_Process(self, "cleaner", self._cleaner))
+        if self.scene.follower:
+            processes.append(_Process(self, "follower", self._follower))
+        current: _Process | None = None
+        while waiting := [each for each in processes if not each.has_ended]:
+            current = self._next(waiting, current)
+            current.step()
+            if self.fault is not None:
+                break
+        for each in processes:
+            each.end()
+        if self.fault is not None:
+            raise self.fault
+        for name, data in self.late:
+            self.create(name, data)
+        self._audit()
+
+    def _begin(self) -> None:
+        """Make the log, with the commits that are there before."""
+        log = BucketLog.create(self.store)
+        for number in range(self.scene.commits_before):
+            log.commit(batch("before", number))
+        for name, (data, _) in self.store.kept.items():
+            if "/commits/" in name:
+                self.history[int(name[-20:])] = data
+        log.checkpoint()
+
+    def _next(self, waiting: list[_Process], current: _Process | None) -> _Process:
+        if (
+            self.late
+            and self.choose("nothing arrives", "the late request arrives") != "nothing arrives"
+        ):
+            self.create(*self.late.pop(0))
+        if (
+            self.left["month"]
+            and self.choose("no time passes", "a month passes") == "a month passes"
+        ):
+            self.left["month"] -= 1
+            self.now_s += MONTH_S
+        if current is None or current.has_ended:
+            names = [each.name for each in waiting]
+        else:
+            others = [each.name for each in waiting if each is not current]
+            names = [current.name, *(others if self.left["switch"] else [])]
+        chosen = self.choose(*names)
+        if current is not None and not current.has_ended and chosen != current.name:
+            self.left["switch"] -= 1
+        return next(each for each in waiting if each.name == chosen)
+
+    # Who acts
+
+    def _writer(self, letter: str) -> Callable[[Any], None]:
+        is_named = letter.islower()
+
+        def write(objects: Any) -> None:
+            for _ in range(3):
+                try:
+                    log = BucketLog.open(objects)
+                    assert log is not None
+                    log.commit(batch(letter, named=is_named))
+                except UnknownOutcomeError:
+                    if not is_named:
+                        return
+                except KafkaLogError:
+                    self.failed.append(letter)
+                    if not is_named:
+                        return
+                except _Killed:
+                    if not is_named:
+                        return
+                else:
+                    self.done.append(letter)
+                    return
+
+        return write
+
+    def _cleaner(self, objects: Any) -> None:
+        log = BucketLog.open(objects)
+        assert log is not None
+        log.follow()
+        log.checkpoint()
+        clean_commits(log, keep_commits=1)
+
+    def _follower(self, objects: Any) -> None:
+        log = BucketLog.open(objects)
+        assert log is not None
+        for _ in range(3):
+            floors = [int(name[-20:]) for name in self.store.kept if "/floors/" in name]
+            state = log.follow()
+            if state.number + 1 < max(floors, default=0):
+                raise FaultError(f"the follower waits for commit {state.number + 1} for ever")
+            if state.number:
+                own = parse_commit(self.history[state.number], "history")
+                if own.commit_id != state.commit_id:
+                    raise FaultError(f"the follower takes a void commit {state.number}")
+
+    # What must hold
+
+    def _audit(self) -> None:
+        state = BucketState(self._log_id())
+        for number in sorted(self.history):
+            state.apply(parse_commit(self.history[number], "history"))
+        written = Counter(
+            chr(int(extent.object[-16:], 16)) for extent in state.extents.get((TOPIC, 0), ())
+        )
+        for letter in self.scene.writers:
+            if written[letter] > 1:
+                raise FaultError(f"the batch of {letter} is committed {written[letter]} times")
+            if letter in self.done and not written[letter]:
+                raise FaultError(f"the batch of {letter} was reported as committed, and is not")
+            if letter in self.failed and letter.isupper() and written[letter]:
+                raise FaultError(f"the batch of {letter} was reported as failed, and is committed")
+        log = BucketLog.open(self.store)
+        assert log is not None
+        if (log.follow().number, log.state.commit_id) != (state.number, state.commit_id):
+            raise FaultError(f"the log opens at {log.state.number}, and has {state.number} commits")
+
+    def _log_id(self) -> str:
+        return next(
+            n.split("/")[1] for n in self.store.kept if n.count("/") > 1 and "race" not in n
+        )
+
+
+class _Process:
+    """A thread that goes on from one request to the next when it is told to."""
+
+    def __init__(self, run: _Run, name: str, action: Callable[[Any], None]) -> None:
+        self.run, self.name, self.has_ended = run, name, False
+        self._may_go, self._rests = threading.Semaphore(0), threading.Semaphore(0)
+        self._is_over = False
+        self._thread = threading.Thread(target=self._act, args=(action,), daemon=True)
+        self._thread.start()
+
+    def step(self) -> None:
+        self._may_go.release()
+        assert self._rests.acquire(timeout=_WAIT_S)
+
+    def end(self) -> None:
+        self._is_over = True
+        while not self.has_ended:
+            self.step()
+        self._thread.join()
+
+    def _act(self, action: Callable[[Any], None]) -> None:
+        self._pause()
+        try:
+            if not self._is_over:
+                action(_Requests(self))
+        except _Killed:
+            pass
+        except BaseException as error:  # noqa: BLE001 - told to whoever runs it
+            self.run.fault = self.run.fault or error
+        self.has_ended = True
+        self._rests.release()
+
+    def _pause(self) -> None:
+        assert self._may_go.acquire(timeout=_WAIT_S)
+
+    def request(self) -> None:
+        """Let others go on before a request, and perhaps be killed."""
+        self._rests.release()
+        self._pause()
+        if self._is_over:
+            raise _Killed
+        if self.run.left["kill"] and self.run.choose("lives", f"{self.name} is killed") != "lives":
+            self.run.left["kill"] -= 1
+            raise _Killed
+
+
+class _Requests:
+    """The store as one process asks it."""
+
+    def __init__(self, process: _Process) -> None:
+        self._process = process
+        self._run = process.run
+        self.root, self.tries = self._run.store.root, self._run.store.tries
+
+    def create(self, name: str, data: bytes) -> Creation:
+        self._process.request()
+        run, kinds = self._run, ["answered"]
+        if "/data/" not in name:
+            kinds += ["answer lost"] * bool(run.left["lost"]) + ["late"] * bool(run.left["late"])
+        kind = run.choose(*kinds)
+        if kind == "late":
+            run.left["late"] -= 1
+            run.late.append((name, data))
+            return Creation.UNKNOWN
+        answer = run.create(name, data)
+        if kind == "answer lost":
+            run.left["lost"] -= 1
+            return Creation.UNKNOWN
+        return answer
+
+    def __getattr__(self, name: str) -> Any:
+        def ask(*given: Any, **named: Any) -> Any:
+            self._process.request()
+            return getattr(self._run.store, name)(*given, **named)
+
+        return ask
+
+
+# ----------------------------------------------------------------------------------------------
+
+
+def without_rests(patch: pytest.MonkeyPatch, module: Any = bucket_log) -> None:
+    """Let rests take no time, and the store be trusted without a race."""
+    patch.setattr(system, "sleep", lambda _: None)
+    patch.setattr(module, "check_create_is_exclusive", lambda *_: None)
+
+
+def change_rule(patch: pytest.MonkeyPatch, module: ModuleType, old: str, new: str) -> None:
+    """Let the scenes run with another text in a module, that of the log or of its clean-up."""
+    source = Path(str(module.__file__)).read_text()
+    assert source.count(old) == 1, old
+    changed = ModuleType(module.__name__)
+    exec(compile(source.replace(old, new), "<changed>", "exec"), changed.__dict__)
+    if module is bucket_log:
+        without_rests(patch, changed)
+        patch.setattr(f"{__name__}.BucketLog", changed.BucketLog)
+    else:
+        patch.setattr(f"{__name__}.clean_commits", changed.clean_commits)
+
+
+def search(scene: Scene, patch: pytest.MonkeyPatch, most: int) -> int:
+    """Play all runs of a scene, ``most`` of them if they are more; return how many there were.
+
+    Raises:
+        FaultError: a rule was broken; the message has the way there.
+    """
+    choices: list[int] = []
+    count = 0
+    while count < most:
+        run = _Run(scene, lambda n, _, given=choices: given[n] if n < len(given) else 0)
+        _play(run, patch, count)
+        count += 1
+        while run.taken and run.taken[-1] + 1 == run.widths[len(run.taken) - 1]:
+            run.taken.pop()
+        if not run.taken:
+            return count
+        choices = [*run.taken[:-1], run.taken[-1] + 1]
+    return count
+
+
+def walk(scene: Scene, patch: pytest.MonkeyPatch, runs: int, seed: int = 1) -> None:
+    """Play runs of a scene at random, in which mostly nothing goes wrong.
+
+    Raises:
+        FaultError: a rule was broken; the message has the way there.
+    """
+    for number in range(runs):
+        chance = random.Random(f"{seed} {number}")
+
+        def pick(_: int, width: int, chance: random.Random = chance) -> int:
+            return 0 if chance.random() < _QUIET else chance.randrange(width)
+
+        _play(_Run(scene, pick), patch, number)
+
+
+def _play(run: _Run, patch: pytest.MonkeyPatch, count: int) -> None:
+    patch.setattr(system, "time_ns", lambda: int(run.now_s * 1e9))
+    patch.setattr(system, "boottime", lambda: run.now_s)
+    try:
+        run.play()
+    except (FaultError, KafkaLogError, ValueError) as error:
+        way = "\n".join(f"{n}. {label}" for n, label in enumerate(run.labels, 1))
+        raise FaultError(f"{error}\nafter {count} runs:\n{way}") from error

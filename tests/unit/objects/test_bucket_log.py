@@ -1,0 +1,398 @@
+"""A log in an object store: what is committed is there once, whatever becomes of the requests."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.support.bucket_model import (
+    MONTH_S,
+    TOPIC,
+    FaultError,
+    MemoryObjects,
+    Scene,
+    batch,
+    change_rule,
+    search,
+    walk,
+    without_rests,
+)
+
+from kafkalog.errors import (
+    BatchIdentityError,
+    CheckpointError,
+    LogDirectoryError,
+    UnknownOutcomeError,
+)
+from kafkalog.files.objects import Creation
+from kafkalog.files.system import system
+from kafkalog.streaming.objects import bucket_log, cleaning
+from kafkalog.streaming.objects.bucket_log import BucketLog, Proposal
+from kafkalog.streaming.objects.cleaning import clean_commits
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from kafkalog.checkpoints.bucket_state import BucketState
+
+
+class Clocks:
+    """Both clocks of this process, and the store's."""
+
+    def __init__(self) -> None:
+        self.boot_s = self.wall_s = 1e9
+
+    def pass_time(self, seconds: float) -> None:
+        self.boot_s += seconds
+        self.wall_s += seconds
+
+
+@pytest.fixture(autouse=True)
+def clocks(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clocks]:
+    without_rests(monkeypatch)
+    clocks = Clocks()
+    monkeypatch.setattr(system, "time_ns", lambda: int(clocks.wall_s * 1e9))
+    monkeypatch.setattr(system, "boottime", lambda: clocks.boot_s)
+    return clocks
+
+
+@pytest.fixture
+def objects() -> MemoryObjects:
+    return MemoryObjects()
+
+
+def end_of(state: BucketState) -> int:
+    return state.topics[TOPIC].partitions[0].log_end
+
+
+# Opening, following, committing
+
+
+def test_there_is_no_log_until_somebody_makes_one(objects: MemoryObjects) -> None:
+    assert BucketLog.open(objects) is None
+    made = BucketLog.create(objects)
+    found = BucketLog.create(objects)
+    assert found.state.log_id == made.state.log_id
+
+
+def test_a_batch_is_committed_once_however_often_it_comes(objects: MemoryObjects) -> None:
+    log = BucketLog.create(objects)
+    assert log.commit(batch("w", 0)) is not None
+    assert log.commit(batch("w", 0)) is None
+    again = BucketLog.create(objects)
+    again.follow()
+    assert again.commit(batch("w", 0)) is None
+    assert again.commit(batch("w", 1)) is not None
+    assert (end_of(log.follow()), log.state.number) == (2, 2)
+
+
+def test_whoever_loses_a_race_commits_at_the_next_number(objects: MemoryObjects) -> None:
+    first, second = BucketLog.create(objects), BucketLog.create(objects)
+    first.commit(batch("w"))
+    committed = second.commit(batch("x"))
+    assert committed is not None
+    assert committed.number == 2
+    assert [extent.base_offset for extent in second.state.extents[TOPIC, 0]] == [0, 1]
+
+
+def test_a_batch_is_refused_only_by_the_newest_state(objects: MemoryObjects) -> None:
+    first, second = BucketLog.create(objects), BucketLog.create(objects)
+    first.commit(batch("w", 0))
+
+    def propose(state: BucketState) -> Proposal | None:
+        if "w" not in state.writers:
+            raise BatchIdentityError("batch 0 is missing")
+        return batch("w", 1)(state)
+
+    committed = second.commit(propose)
+    assert committed is not None
+    assert committed.number == 2
+
+
+def test_inline_batches_lie_in_the_commit_where_its_extents_say(objects: MemoryObjects) -> None:
+    log = BucketLog.create(objects)
+    log.commit(batch("w", inline=b"b" * 61))
+    (extent,) = log.state.extents[TOPIC, 0]
+    name = f"{log.folder}/{extent.object}"
+    assert objects.get_range(name, extent.position, extent.size) == b"b" * 61
+    assert len(objects.kept[name][0]) == extent.position + extent.size
+
+
+def test_requests_are_few(objects: MemoryObjects, clocks: Clocks) -> None:
+    log = BucketLog.create(objects)
+    log.follow()
+    objects.requests.clear()
+    for number in range(10):
+        log.commit(batch("w", number, inline=b"b" * 61))
+        clocks.pass_time(60)
+    assert objects.requests == {"create": 10}
+    objects.requests.clear()
+    for _ in range(60):
+        log.follow()
+        clocks.pass_time(1)
+    assert objects.requests == {"get": 60}
+
+
+def test_whoever_slept_looks_at_floors_before_it_trusts(
+    objects: MemoryObjects, clocks: Clocks
+) -> None:
+    log = BucketLog.create(objects)
+    log.follow()
+    for clock in ("boot_s", "wall_s"):  # a guest's clock may stand still
+        setattr(clocks, clock, getattr(clocks, clock) + 601)
+        objects.requests.clear()
+        log.commit(batch("w", int(clocks.boot_s + clocks.wall_s)))
+        assert objects.requests == {"create": 1, "list": 1, "get": 1}
+
+
+def test_a_log_that_was_emptied_and_begun_again_is_refused(
+    objects: MemoryObjects, clocks: Clocks
+) -> None:
+    log = BucketLog.create(objects)
+    log.commit(batch("w"))
+    clocks.pass_time(MONTH_S)
+    objects.kept.clear()
+    with pytest.raises(LogDirectoryError, match="holds no log now"):
+        log.follow()
+    BucketLog.create(objects)
+    with pytest.raises(UnknownOutcomeError, match="somebody has emptied it"):
+        log.commit(batch("w", 1))
+
+
+def test_a_commit_of_another_history_stops_whoever_follows(objects: MemoryObjects) -> None:
+    log, other = BucketLog.create(objects), BucketLog.create(objects)
+    log.commit(batch("w"))
+    name = f"{log.folder}/commits/{1:020}"
+    first = objects.kept.pop(name)
+    other.commit(batch("x"))
+    other.commit(batch("x", 1))
+    with pytest.raises(CheckpointError, match="does not follow commit 1"):
+        log.follow()
+    assert log.state.number == 1
+    objects.kept[name] = first
+    with pytest.raises(CheckpointError, match="does not follow commit 1"):
+        BucketLog.create(objects).follow()
+
+
+def test_the_outcome_is_unknown_when_no_request_is_answered(objects: MemoryObjects) -> None:
+    log = BucketLog.create(objects)
+    objects.create = lambda name, data: Creation.UNKNOWN  # type: ignore[method-assign]
+    with pytest.raises(UnknownOutcomeError, match="commit 1 with the id"):
+        log.commit(batch("w"))
+
+
+# Checkpoints, floors, clean-up
+
+
+def test_a_log_opens_at_its_newest_checkpoint(objects: MemoryObjects) -> None:
+    log = BucketLog.create(objects)
+    for number in range(250):
+        log.commit(batch("w", number))
+    checkpoints = [name for name in objects.kept if "/checkpoints/" in name]
+    assert 1 <= len(checkpoints) <= 2
+    objects.requests.clear()
+    again = BucketLog.open(objects)
+    assert again is not None
+    again.follow()
+    assert (again.state.number, again.state.topics) == (250, log.state.topics)
+    assert again.state.extents == log.state.extents
+    assert sum(objects.requests.values()) < 250 - 100 + 10
+
+
+def test_a_checkpoint_that_is_damaged_is_passed_over(objects: MemoryObjects) -> None:
+    log = BucketLog.create(objects)
+    log.commit(batch("w"))
+    log.checkpoint()
+    log.commit(batch("w", 1))
+    log.checkpoint()
+    newest = min(name for name in objects.kept if "/checkpoints/" in name)
+    objects.kept[newest] = (objects.kept[newest][0][:-5], 0)
+    again = BucketLog.open(objects)
+    assert again is not None
+    assert again.state.number == 1
+    assert again.follow().number == 2
+
+
+def aged(objects: MemoryObjects, clocks: Clocks, commits: int) -> BucketLog:
+    """Return a log with commits that are a month old, and a checkpoint of the last one."""
+    log = BucketLog.create(objects)
+    for number in range(commits):
+        log.commit(batch("w", number))
+    log.checkpoint()
+    clocks.pass_time(MONTH_S)
+    return log
+
+
+def commits_kept(objects: MemoryObjects) -> list[int]:
+    return sorted(int(name[-20:]) for name in objects.kept if "/commits/" in name)
+
+
+def test_old_commits_are_cleaned_up_below_a_floor(objects: MemoryObjects, clocks: Clocks) -> None:
+    log = aged(objects, clocks, 5)
+    assert clean_commits(log, keep_commits=2) == 4
+    assert commits_kept(objects) == [4, 5]
+    again = BucketLog.open(objects)
+    assert again is not None
+    assert end_of(again.follow()) == 5
+    assert again.commit(batch("w", 5)) is not None
+    assert clean_commits(log, keep_commits=2) == 5
+
+
+def test_young_and_new_commits_stay(objects: MemoryObjects, clocks: Clocks) -> None:
+    log = aged(objects, clocks, 3)
+    assert clean_commits(log) == 0
+    log.commit(batch("w", 3))
+    log.checkpoint()
+    assert clean_commits(log, keep_commits=0) == 4
+    assert commits_kept(objects) == [4]
+
+
+def test_no_floor_rises_above_what_a_checkpoint_tells(
+    objects: MemoryObjects, clocks: Clocks
+) -> None:
+    log = aged(objects, clocks, 3)
+    log.commit(batch("w", 3))
+    log.commit(batch("w", 4))
+    clocks.pass_time(MONTH_S)
+    assert clean_commits(log, keep_commits=0) == 4
+    for name in [name for name in objects.kept if "/checkpoints/" in name]:
+        objects.kept[name] = (b"damaged", 0)
+    assert clean_commits(log, keep_commits=0) == 4
+    with pytest.raises(CheckpointError, match="cannot be opened"):
+        BucketLog.open(objects)
+
+
+def test_no_floor_rises_above_inline_batches(objects: MemoryObjects, clocks: Clocks) -> None:
+    log = aged(objects, clocks, 2)
+    log.commit(batch("w", 2, inline=b"b" * 61))
+    log.commit(batch("w", 3))
+    log.checkpoint()
+    clocks.pass_time(MONTH_S)
+    assert clean_commits(log, keep_commits=0) == 3
+    assert commits_kept(objects) == [3, 4]
+
+
+def test_no_commit_is_deleted_before_the_floor_is_there(
+    objects: MemoryObjects, clocks: Clocks
+) -> None:
+    log = aged(objects, clocks, 3)
+    objects.create = lambda name, data: Creation.UNKNOWN  # type: ignore[method-assign]
+    with pytest.raises(LogDirectoryError, match="no commit was deleted"):
+        clean_commits(log, keep_commits=1)
+    assert commits_kept(objects) == [1, 2, 3]
+
+
+def test_whoever_slept_across_a_clean_up_opens_anew(objects: MemoryObjects, clocks: Clocks) -> None:
+    asleep, unnamed = BucketLog.create(objects), BucketLog.create(objects)
+    log = aged(objects, clocks, 5)
+    clean_commits(log, keep_commits=1)
+    assert asleep.follow().number == 5
+    assert end_of(asleep.state) == 5
+    with pytest.raises(UnknownOutcomeError):
+        unnamed.commit(batch("A", named=False))  # commit 1 was free again
+    assert end_of(log.follow()) == 5
+
+
+# All that may happen
+
+
+SCENES = {
+    "two writers": Scene("wx", lost=1, late=1, switches=2),
+    "killed": Scene("wx", lost=1, kills=1, switches=1),
+    "without a name": Scene("Ax", lost=1, late=1, switches=1),
+    "cleaned up": Scene("wxy", lost=1, months=2, switches=2, cleaner=True),
+    "cleaned up, late": Scene("wx", late=1, months=1, switches=2, cleaner=True, commits_before=1),
+    "cleaned up without a name": Scene("Axy", lost=1, months=2, switches=2, cleaner=True),
+    "followed": Scene("xy", months=2, switches=2, cleaner=True, follower=True),
+}
+
+
+@pytest.mark.parametrize("name", SCENES)
+def test_whatever_happens_each_batch_is_there_once(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    if "KAFKALOG_MODEL_LARGE" in os.environ:
+        search(SCENES[name], monkeypatch, 200_000)
+        walk(SCENES[name], monkeypatch, 50_000)
+    walk(SCENES[name], monkeypatch, 120)
+
+
+RULES = {
+    "an answer that is lost is read back": (
+        bucket_log,
+        "own if answer is Creation.CREATED else",
+        "own if answer is not Creation.TAKEN else",
+        "two writers",
+    ),
+    "absent is not failed": (
+        bucket_log,
+        "            system.sleep(rest_after(tries))\n        raise self._unknown",
+        "            raise CommitError('absent')\n        raise self._unknown",
+        "without a name",
+    ),
+    "absent is no lost race": (
+        bucket_log,
+        "            system.sleep(rest_after(tries))\n        raise self._unknown",
+        "            return None\n        raise self._unknown",
+        "without a name",
+    ),
+    "a floor voids a commit of one's own": (
+        bucket_log,
+        "        if not self._has_credit():\n            self._check_floors(commit.number)\n",
+        "",
+        "cleaned up without a name",
+    ),
+    "a floor voids what is followed": (
+        bucket_log,
+        "            self._check_floors(first)\n",
+        "            pass\n",
+        "followed",
+    ),
+    "overtaken is not failed": (
+        bucket_log,
+        'raise self._unknown(body, "it was cleaned up, or never counted") from None',
+        'raise CommitError("overtaken") from None',
+        "cleaned up without a name",
+    ),
+    "what is overtaken is judged anew": (
+        bucket_log,
+        "            self._catch_up(body)\n            return None\n",
+        "            return body\n",
+        "cleaned up",
+    ),
+    "no floor without a checkpoint": (
+        cleaning,
+        "    target = min(target, kept[0] + 1 if kept else 0)\n",
+        "",
+        "cleaned up, late",
+    ),
+    "no clean-up without a floor": (
+        cleaning,
+        "        _create_floor(objects, folder, target)\n",
+        "",
+        "cleaned up",
+    ),
+}
+
+
+if "KAFKALOG_MODEL_LARGE" in os.environ:
+    RULES["floors are looked at after the answer"] = (
+        bucket_log,
+        "                answer = self.objects.create(name, data)\n",
+        """
+                if not self._has_credit():
+                    self._check_floors(body.number)
+                    self._tail_seen = _Moment.now()
+                answer = self.objects.create(name, data)
+""",
+        "cleaned up without a name",
+    )
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_no_rule_can_be_left_out(monkeypatch: pytest.MonkeyPatch, rule: str) -> None:
+    module, old, new, scene = RULES[rule]
+    change_rule(monkeypatch, module, old, new)
+    with pytest.raises(FaultError):
+        walk(SCENES[scene], monkeypatch, 3000)
