@@ -103,11 +103,13 @@ stress: env ## Read while all kinds of things happen: SECONDS=3600 SEED=...
 	    KAFKALOG_STRESS_SECONDS=$$(( $(or $(SECONDS),3600) / 3 )) \
 	    $(RUN) python -m pytest -q -s tests/interop/test_stress.py
 
-matrix: env ## Run the Spark suites on each Spark and Python (hours): ONLY=spark-4.0,spark-4.1
-	$(RUN) python -m tests.support.matrix --docs docs $(if $(ONLY),--only $(ONLY))
+matrix: env ## Run the Spark suites on each Spark and Python (hours): ONLY=spark-4.0,spark-4.1 SHORT=1
+	$(RUN) python -m tests.support.matrix --docs docs $(if $(ONLY),--only $(ONLY)) \
+	    $(if $(SUITES),--suites "$(SUITES)") $(if $(SHORT),--short)
 
-oldest: env ## Run the source's tests on the oldest Spark, in an environment of its own
-	$(RUN) python -m tests.support.matrix --only spark-4.0 --suites "batch and stream"
+oldest: env ## Run a few tests of source and sink on the oldest Spark, in an environment of its own
+	$(RUN) python -m tests.support.matrix --only spark-4.0 --short \
+	    --suites "batch and stream;sink, foreachBatch"
 
 bench: env ## Measure beside Spark's Kafka connector and Parquet, growth, start-up, pages, memory, compaction
 	$(RUN) python -m benchmarks.peers

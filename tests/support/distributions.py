@@ -5,8 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from importlib.metadata import distribution
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
+
+from packaging.requirements import Requirement
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -58,3 +61,26 @@ def environment_without_kafkalog(folder: Path) -> dict[str, str]:
     python = str(Path(sys.base_prefix) / "bin" / f"python3.{sys.version_info.minor}")
     variables = {name: os.environ[name] for name in os.environ if name != "VIRTUAL_ENV"}
     return variables | {"PYTHONPATH": str(folder), "PYSPARK_PYTHON": python}
+
+
+def environment_of_dependencies(folder: Path) -> dict[str, str]:
+    """Return the variables of an environment with kafkalog and what it declares, and no more.
+
+    ``folder`` is made, and gets links to the files of the packages that pip would install. Start a
+    Python in it with ``-S``: without what else is installed.
+    """
+    folder.mkdir()
+    wanted, seen = ["kafkalog"], set()
+    while wanted:
+        name = wanted.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        found = distribution(name)
+        needed = map(Requirement, found.requires or ())
+        wanted += [each.name for each in needed if not each.marker or each.marker.evaluate()]
+        for top in {file.parts[0] for file in found.files or () if file.parts[0] != ".."}:
+            if not (folder / top).exists():
+                (folder / top).symlink_to(found.locate_file(top))
+    variables = {name: os.environ[name] for name in os.environ if name != "VIRTUAL_ENV"}
+    return variables | {"PYTHONPATH": f"{folder}:{ROOT / 'src'}"}

@@ -4,7 +4,9 @@ Each environment is built once, in ``build/matrix/<name>``, from the packages th
 What ran is kept in ``build/matrix/results.json``, and ``docs/compatibility.md`` is made of it: a
 part that was not run stands there as untried.
 
-    python -m tests.support.matrix [--only NAME,…] [--suites NAME,…] [--docs FOLDER]
+    python -m tests.support.matrix [--only NAME,…] [--suites NAME;…] [--short] [--docs FOLDER]
+
+``--short`` runs of each suite the few tests that tell the versions of Spark apart.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ _HOME: Final = ROOT / "build" / "matrix"
 
 _NOT_FOR_TESTS: Final = {
     *("pyspark", "delta-spark"),  # what is tried
-    *("ruff", "mypy", "import-linter", "codespell", "build"),
+    *("ruff", "mypy", "codespell"),
     "atheris",  # has no wheel for each Python
 }
 """Packages of the group `dev` that no environment needs."""
@@ -45,6 +47,7 @@ SUITES: Final = {
     "joinGroup": ("tests/spark/test_joined_queries.py",),
     "kills of driver, worker and JVM": ("tests/crash/test_sink_query_killed.py",),
     "spark-submit --py-files": ("tests/spark/test_submit.py",),
+    "standalone cluster, Spark Connect": ("tests/spark/test_deployments.py",),
     "archive and restore with Delta": (
         "tests/spark/test_archive.py",
         "tests/spark/test_restore.py",
@@ -52,6 +55,42 @@ SUITES: Final = {
 }
 """What is run in each environment, by what the table calls it."""
 
+_SHORT: Final = {
+    "tests/spark/test_source.py": (
+        "test_a_batch_has_the_schema_of_sparks_kafka_source",
+        "test_a_user_schema_selects_columns_and_reads_values_as_text",
+        "test_a_batch_reads_between_its_bounds",
+        "test_a_restart_goes_on_where_the_checkpoint_is",
+        "test_available_now_cuts_at_the_limit_and_ends",
+        "test_a_running_query_sees_new_rows_and_partitions_and_then_rests",
+    ),
+    "tests/spark/test_sink.py": (
+        "test_each_micro_batch_is_appended",
+        "test_a_micro_batch_that_spark_runs_again_is_not_appended_again",
+        "test_batch_writes_append_and_the_source_reads_back_all_columns",
+        "test_a_foreach_batch_writes_to_several_topics_under_one_version",
+    ),
+    "tests/spark/test_sink_formats.py": ("test_a_topic_copied_with_its_offsets_reads_the_same",),
+    "tests/spark/test_views.py": ("test_a_stream_of_batches_gives_each_batch_once",),
+    "tests/spark/test_latest.py": (
+        "test_it_gives_what_max_by_gives",
+        "test_spark_tells_its_workers_where_keys_may_go",
+    ),
+    "tests/spark/test_pushdown.py": (
+        "test_the_plan_shows_what_is_taken_over_and_what_is_left",
+        "test_only_the_batches_of_a_minute_are_read",
+    ),
+    "tests/spark/test_archive.py": (
+        "test_a_table_has_each_record_as_it_is_and_what_is_known_of_the_topics",
+    ),
+    "tests/spark/test_restore.py": (
+        "test_what_comes_back_is_what_was_archived_or_what_was_asked_for",
+    ),
+}
+"""The tests of each file that ``--short`` runs; of other files it runs all."""
+
+_CLIENT: Final = "a driver with pyspark-client alone"
+_CLIENT_FILES: Final = ("tests/spark/test_deployments.py",)
 _TOGETHER: Final = "all versions at once, a checkpoint handed round"
 _TOGETHER_FILES: Final = ("tests/spark/test_versions_together.py",)
 
@@ -71,6 +110,7 @@ class Environment:
     packages: tuple[str, ...] = ()
     java: int = 17
     suites: dict[str, tuple[str, ...]] = field(default_factory=lambda: SUITES)
+    distribution: str = "pyspark"
 
     @property
     def executable(self) -> Path:
@@ -89,29 +129,37 @@ class Environment:
         _run([found, "-m", "venv", str(_HOME / self.name)])
         pip = [str(self.executable), "-m", "pip", "install", "--quiet"]
         wanted = self.packages or tuple(_requirements())
-        _run([*pip, f"pyspark=={self.spark}", *wanted, *_testing()])
+        _run([*pip, f"{self.distribution}=={self.spark}", *wanted, *_testing()])
         _run([*pip, "--no-deps", "--no-build-isolation", "--editable", str(ROOT)])
         done.touch()
         return True
 
-    def run(self, files: tuple[str, ...]) -> Outcome:
+    def run(self, files: tuple[str, ...], *, short: bool = False) -> Outcome:
         """Run test files; the report lies beside the environment."""
         report = _HOME / f"{self.name}.xml"
         report.unlink(missing_ok=True)
         began = time.monotonic()
         words = ["-q", "-p", "no:cacheprovider", f"--junitxml={report}"]
+        tests = _short(files) if short else files
         if self.suites is _UNIT:
             words += ["-n", "2", "-m", "not long"]
         variables = {**os.environ, "PYSPARK_PYTHON": str(self.executable)}
         variables["JAVA_HOME"] = _java_home(self.java)
         variables["PATH"] = f"{self.executable.parent}:{variables['PATH']}"
         subprocess.run(
-            [str(self.executable), "-m", "pytest", *words, *files],
+            [str(self.executable), "-m", "pytest", *words, *tests],
             cwd=ROOT,
             env=variables,
             check=False,
         )
-        return Outcome.from_report(report, time.monotonic() - began)
+        return Outcome.from_report(report, time.monotonic() - began, short=short)
+
+
+def _short(files: tuple[str, ...]) -> list[str]:
+    """Return the tests of files that the short form has."""
+    return [
+        f"{file}::{test}" if test else file for file in files for test in _SHORT.get(file, ("",))
+    ]
 
 
 @dataclass(frozen=True)
@@ -122,9 +170,10 @@ class Outcome:
     failed: tuple[str, ...]
     skipped: int
     seconds: float
+    short: bool = False
 
     @classmethod
-    def from_report(cls, report: Path, seconds: float) -> Outcome:
+    def from_report(cls, report: Path, seconds: float, *, short: bool = False) -> Outcome:
         """Read it from a report in JUnit's format; none means that nothing could be run."""
         if not report.exists():
             return cls(0, ("pytest itself",), 0, seconds)
@@ -135,13 +184,16 @@ class Outcome:
             if case.find("failure") is not None or case.find("error") is not None
         )
         skipped = sum(case.find("skipped") is not None for case in cases)
-        return cls(len(cases) - len(failed) - skipped, failed, skipped, seconds)
+        return cls(len(cases) - len(failed) - skipped, failed, skipped, seconds, short)
 
     def __str__(self) -> str:
         """Show it as a cell of a table."""
+        parts = [f"{self.passed} passed"]
         if self.failed:
-            return f"{self.passed} passed, **{len(self.failed)} failed**"
-        return f"{self.passed} passed" + f", {self.skipped} not for it" * bool(self.skipped)
+            parts.append(f"**{len(self.failed)} failed**")
+        if self.skipped:
+            parts.append(f"{self.skipped} not for it")
+        return ", ".join(parts) + " (short)" * self.short
 
 
 def _project() -> dict[str, Any]:
@@ -172,7 +224,9 @@ ENVIRONMENTS: Final = (
     Environment("spark-4.3", "4.3.0", "3.13", java=25),
     Environment("lowest", "4.0.5", "3.11", lowest_requirements(), suites=_UNIT),
     Environment("newest", "4.3.0", "3.13", suites=_UNIT),
+    Environment("client", "4.2.0", "3.12", suites={}, distribution="pyspark-client"),
 )
+"""The clients of Spark Connect talk to ``spark-4.2``, which has the same Python."""
 
 
 def _interpreter(version: str) -> str | None:
@@ -216,14 +270,15 @@ class _Results:
 
     def write_page(self, folder: Path) -> None:
         """Write the page of the documentation."""
+        environments = [each for each in ENVIRONMENTS if each.suites]
         heads = [
             f"{each.name}: Spark {each.spark}, Python {each.python}, Java "
             + _java_version(_java_home(each.java))
-            for each in ENVIRONMENTS
+            for each in environments
         ]
         lines = [["", *heads], ["---"] * (len(heads) + 1)]
-        for suite in (*SUITES, _TOGETHER, *_UNIT):
-            cells = [self._kept.get(e.name, {}).get(suite, "untried") for e in ENVIRONMENTS]
+        for suite in (*SUITES, _CLIENT, _TOGETHER, *_UNIT):
+            cells = [self._kept.get(e.name, {}).get(suite, "untried") for e in environments]
             lines.append([suite, *cells])
         table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
         tried = f"{table}\n\nJava 21 and Python 3.14 are untried.\n"
@@ -256,9 +311,19 @@ def _run_together(built: list[Environment], results: _Results) -> None:
         results.add(sparks[-1], _TOGETHER, sparks[-1].run(_TOGETHER_FILES))
 
 
+def _run_client(built: list[Environment], results: _Results) -> None:
+    """Let a driver that has no JVM use the Spark Connect server of another environment."""
+    found = {each.name: each for each in built}
+    if {"client", "spark-4.2"} <= set(found):
+        os.environ["KAFKALOG_CLIENT_PYTHON"] = str(found["client"].executable)
+        results.add(found["spark-4.2"], _CLIENT, found["spark-4.2"].run(_CLIENT_FILES))
+        del os.environ["KAFKALOG_CLIENT_PYTHON"]
+
+
 def main(
     only: Annotated[str, typer.Option()] = "",
     suites: Annotated[str, typer.Option()] = "",
+    short: Annotated[bool, typer.Option()] = False,
     docs: Annotated[Path | None, typer.Option()] = None,
 ) -> None:
     """Build the environments and run the suites; the status is 1 if anything failed."""
@@ -273,7 +338,9 @@ def main(
         built.append(each)
         for name, files in each.suites.items():
             if not suites or name in suites.split(";"):
-                results.add(each, name, each.run(files))
+                results.add(each, name, each.run(files, short=short))
+    if not suites or _CLIENT in suites.split(";"):
+        _run_client(built, results)
     if not suites or _TOGETHER in suites.split(";"):
         _run_together(built, results)
     if docs is not None:

@@ -81,6 +81,9 @@ def end_jvm() -> None:
     gateway = SparkContext._gateway
     if gateway is not None:
         gateway.shutdown()
+        started = getattr(gateway, "proc", None)
+        if started is not None:
+            started.stdin.close()  # what it waits for
         SparkContext._gateway = SparkContext._jvm = None
 
 

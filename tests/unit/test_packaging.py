@@ -22,6 +22,7 @@ from tests.support.distributions import (
     PACKAGES,
     ROOT,
     build,
+    environment_of_dependencies,
     environment_without_kafkalog,
     project_files,
 )
@@ -107,6 +108,47 @@ def test_the_zip_serves_in_an_environment_without_the_package(
 
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.startswith(str(built.py_files))
+
+
+_WITHOUT_SPARK = """
+import importlib.util, kafkalog, pyarrow, sys
+rows = pyarrow.table({"key": ["UA", "AA"] * 5, "value": [f"flight {n}" for n in range(10)]})
+done = kafkalog.append("logs", "flights", rows, options={"numPartitions": 2})
+assert done.appended
+wanted = kafkalog.read("logs", "flights", strings=["key", "value"]).read_all()
+assert sorted(wanted["value"].to_pylist()) == [f"flight {n}" for n in range(10)]
+tailed = kafkalog.tail("logs", "flights", idle_timeout=0, options={"startingOffsets": "earliest"})
+assert sum(map(len, tailed)) == 10
+assert kafkalog.get("logs", "flights", "UA")["value"] == b"flight 8"
+begin = {"startingOffsets": "earliest"}
+with kafkalog.Consumer("logs", "group", ["flights"], options=begin) as consumer:
+    assert any(consumer.poll(1) is not None for _ in range(10))
+    consumer.commit()
+assert importlib.util.find_spec("pyspark") is None
+from kafkalog.jobs.cli import app
+for words in sys.argv[1:]:
+    sys.argv = ["kafkalog", *words.split()]
+    try:
+        app.main()
+    except SystemExit as ended:
+        assert not ended.code, words
+"""
+
+
+def test_without_spark_all_works_that_needs_none(tmp_path: Path) -> None:
+    variables = environment_of_dependencies(tmp_path / "packages")
+    commands = ["topics logs", "describe logs --topic flights", "lag logs --group group"]
+    commands += ["dump logs --topic flights --records --partition 1 --count 2", "verify logs"]
+    ran = subprocess.run(
+        [sys.executable, "-S", "-c", _WITHOUT_SPARK, *commands],
+        env=variables,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "flights" in ran.stdout
 
 
 def test_what_spark_imports_everywhere_is_light() -> None:
