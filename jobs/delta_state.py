@@ -318,6 +318,7 @@ class HeldByTable:
             raise self._other_run()
         self._version = since[0].version
         self.held = held
+        self.why, self.is_mixed, self.others = "", False, ""  # it was refused, or rows are gone
         changed = [commit for commit in since if commit.changes_contents and commit not in mine]
         if changed:
             self._version = -1

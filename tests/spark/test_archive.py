@@ -368,7 +368,7 @@ def test_rows_of_somebody_else_are_refused_and_each_way_on_is_right(
     run(spark, one)
     table = DeltaTable(spark, one.table)
     before = table.version
-    foreign = f"INSERT INTO {table.name} (topic, partition, offset) VALUES ('t', 0, 7)"
+    foreign = f"INSERT INTO {table.name} (topic, partition, offset) VALUES ('t', 0, 70)"
     spark.sql(foreign)
     grow(5)
     refused = "somebody else has written .*: RESTORE TABLE to the version before that; --rebuild"
@@ -438,6 +438,8 @@ def test_of_two_runs_from_one_version_one_writes_and_the_other_says_so(
         append(one)
     assert one.look().ends == {TopicPartition("t", 0): 5}
     assert one.is_mixed
+    one.delete("topic = 't'", TargetState())  # --rebuild
+    assert (one.look(), one.is_mixed) == (TargetState(table.id), False)
 
 
 def test_clones_and_tables_whose_log_was_cleaned_up_hold_what_their_rows_show(

@@ -10,9 +10,11 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import StreamingQueryException
 from tests.support.spark import small_session
+from typer.testing import CliRunner
 
 import kafkalog
 from kafkalog.errors import OptionError, TargetMismatchError
+from kafkalog.jobs.cli.app import app
 from kafkalog.jobs.ingesting import Ingest
 from kafkalog.jobs.inputs import Input
 from kafkalog.streaming.admin.topics import delete
@@ -37,8 +39,8 @@ def run(spark: SparkSession, one: Ingest) -> None:
     one.start(spark).awaitTermination()
 
 
-def values(log: Path) -> list[str]:
-    found = kafkalog.read(str(log), "t", columns=["value"]).read_all()
+def values(log: Path, topic: str = "t") -> list[str]:
+    found = kafkalog.read(str(log), topic, columns=["value"]).read_all()
     return sorted(value.decode() for value in found["value"].to_pylist())
 
 
@@ -83,8 +85,18 @@ def test_a_topic_continues_where_it_ends_whatever_the_checkpoint_knows(
     assert values(log) == ["a", "b", "c", "d", "e"]
     delete([str(source)], "s")
     grow(*"fghijkl")
-    with pytest.raises(TargetMismatchError, match="another topic of the same name: s with the id"):
+    with pytest.raises(TargetMismatchError, match="another topic of the same name: s with") as no:
         run(spark, replace(one, checkpoint=str(tmp_path / "new")))
+    assert "`kafkalog delete PATH --topic t` deletes the topic there, and --from-tar" in str(
+        no.value
+    )
+    assert "another topic and another --checkpoint leave this one as it is" in str(no.value)
+    run(spark, replace(one, topic="other", checkpoint=str(tmp_path / "other")))
+    assert values(log, "other") == [*"fghijkl"]
+    assert CliRunner().invoke(app, ["delete", str(log), "--topic", "t"]).exit_code == 0
+    for checkpoint_now in (checkpoint, tmp_path / "new"):
+        run(spark, replace(one, checkpoint=str(checkpoint_now), from_target=True))
+        assert values(log) == [*"fghijkl"]
 
 
 def test_files_are_not_taken_in_again_by_another_checkpoint(

@@ -14,6 +14,7 @@ from tests.support.corpus import UnpackedCase
 from tests.support.reading import read_batch
 from tests.support.sinking import Writer, rows
 from tests.support.spark import delta_session
+from typer.testing import CliRunner
 
 import kafkalog
 from kafkalog.checkpoints.broker import (
@@ -25,6 +26,7 @@ from kafkalog.checkpoints.state_file import load_state
 from kafkalog.errors import LogDirectoryError
 from kafkalog.jobs import restoring
 from kafkalog.jobs.archiving import Archive
+from kafkalog.jobs.cli.app import app
 from kafkalog.jobs.inspection.groups import list_groups
 from kafkalog.jobs.restore_plan import Until
 from kafkalog.jobs.restoring import Restore
@@ -228,8 +230,14 @@ def test_the_same_command_ends_what_a_killed_one_has_begun_and_another_one_is_re
             patch.setattr(Restore if step == "_write" else restoring, step, die)
             with pytest.raises(ZeroDivisionError):
                 restored(spark, table, source, tmp_path / "copy")
-    with pytest.raises(LogDirectoryError, match="that another restore has written"):
+    with pytest.raises(LogDirectoryError, match="that another restore has written") as no:
         restored(spark, table, source, tmp_path / "copy", keys=frozenset({b"k1"}))
+    assert "or `kafkalog delete PATH --topic t` deletes the topic there" in str(no.value)
+    shutil.copytree(tmp_path / "copy", tmp_path / "deleted")
+    words = ["delete", str(tmp_path / "deleted"), "--topic", "t"]
+    assert CliRunner().invoke(app, words).exit_code == 0
+    copy, _ = restored(spark, table, source, tmp_path / "deleted", keys=frozenset({b"k1"}))
+    assert copy.records() == [row for row in source.records() if row["key"] == b"k1"]
     for _ in range(2):
         copy, said = restored(spark, table, source, tmp_path / "copy")
         assert "t: its records were restored before" in said
