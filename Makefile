@@ -111,7 +111,7 @@ oldest: env ## Run a few tests of source and sink on the oldest Spark, in an env
 	$(RUN) python -m tests.support.matrix --only spark-4.0 --short \
 	    --suites "batch and stream;sink, foreachBatch"
 
-bench: env ## Measure beside Spark's Kafka connector and Parquet, growth, start-up, pages, memory, compaction
+bench: env ## Measure beside Spark's Kafka connector and Parquet, growth, start-up, …: PYTHONS="…" of other Sparks
 	$(RUN) python -m benchmarks.peers
 	$(RUN) python -m benchmarks.peers --default-settings --only read,sink,trigger,stream --docs docs
 	$(RUN) python -m benchmarks.clients --docs docs
@@ -120,7 +120,7 @@ bench: env ## Measure beside Spark's Kafka connector and Parquet, growth, start-
 	$(RUN) python -m benchmarks.scaling
 	$(RUN) python -m benchmarks.growth
 	$(RUN) python -m benchmarks.startup
-	$(RUN) python -m benchmarks.cron --docs docs
+	$(RUN) python -m benchmarks.cron --docs docs $(if $(PYTHONS),--python $(PYTHONS))
 	$(RUN) python -m benchmarks.index_pages
 	$(RUN) python -m benchmarks.segment_memory
 	$(RUN) python -m benchmarks.worker_memory

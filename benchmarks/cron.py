@@ -24,7 +24,6 @@ from benchmarks.environment import environment
 from benchmarks.measure import Contender, Goal, Measured, Samples, Workload
 from benchmarks.rows import Shape
 from rich.console import Console
-from tests.support.spark import end_jvm
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -55,10 +54,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         places = {_PEER: env.broker.bootstrap}
         places |= dict.fromkeys((_NOTHING_SET, _AS_DOCUMENTED), str(env.broker_directory))
         env.spark.stop()
-        end_jvm()
         ran: dict[Path, dict[str, list[dict[str, Any]]]] = {
             python: {who: [] for who in places} for python in asked.python
         }
+        for python in asked.python:  # kernels are compiled once for a user
+            words = [places[_NOTHING_SET], str(asked.cores), str(env.fresh("checkpoint"))]
+            _run(python, _NOTHING_SET, words)
         for number in range(asked.rounds):
             turn = number % len(places)
             for who in [*places][turn:] + [*places][:turn]:
