@@ -423,6 +423,15 @@ class _Tables:
             each.table.compact()
 
 
+def _refuse_other_query(archive: Archive, noted: str | None, query: str | None) -> None:
+    if None not in {noted, query} and noted != query:
+        raise TargetMismatchError(
+            f"the table {archive.table} was written by the query {noted}, and the checkpoint "
+            f"{archive.checkpoint} is of the query {query}, so records would be missing or "
+            f"twice. Nothing was written. {_WAYS_OF_FILES}"
+        )
+
+
 def _refuse_other_times(
     archive: Archive, spark: SparkSession, checkpoint: CheckpointFolder
 ) -> None:
@@ -450,13 +459,8 @@ def _refuse_other_times(
     planned = -1 if checkpoint.planned is None else checkpoint.planned
     if names:
         is_of_time = ended <= written <= planned
-        noted, query = _noted_query(archive, spark), checkpoint.query_id
-        if is_of_time and None not in {noted, query} and noted != query:
-            raise TargetMismatchError(
-                f"the table {archive.table} was written by the query {noted}, and the checkpoint "
-                f"{archive.checkpoint} is of the query {query}, so records would be missing or "
-                f"twice. Nothing was written. {_WAYS_OF_FILES}"
-            )
+        if is_of_time:
+            _refuse_other_query(archive, _noted_query(archive, spark), checkpoint.query_id)
     else:
         has_rows = _has_rows(archive, spark)
         is_of_time = has_rows is None or (planned >= 0 if has_rows else ended < 0)

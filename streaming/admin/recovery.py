@@ -197,10 +197,7 @@ def put_in_order(
     for key, found in log_set.partitions().items():
         check_interrupt()
         if order.concerns(key, found):
-            try:
-                order.put(key, found)
-            except KafkaLogError as error:
-                done.problems.append(str(error))
+            order.try_to_put(key, found)
     if takes_over:
         _leave_out_mixed_topics(log_set, done)
     return done
@@ -295,6 +292,13 @@ class _PartitionRecovery:
             _LOGGER.warning("%s has no .log file: it is not taken for a partition", found.path)
             return False
         return True
+
+    def try_to_put(self, key: TopicPartition, found: PartitionDirectory) -> None:
+        """Put a partition in order; what is in the way of that is a problem."""
+        try:
+            self.put(key, found)
+        except KafkaLogError as error:
+            self._done.problems.append(str(error))
 
     def _is_a_brokers_own(self, found: PartitionDirectory) -> bool:
         topic = found.topic_partition.topic

@@ -216,7 +216,9 @@ class StoreObjects:
             return b""
 
         def fetch() -> bytes:
-            data = obstore.get_range(self._client, name, start=position, length=size).to_bytes()
+            data: bytes = obstore.get_range(
+                self._client, name, start=position, length=size
+            ).to_bytes()
             if len(data) != size:
                 raise OSError(f"{len(data)} bytes came")
             return data

@@ -342,6 +342,18 @@ _ABORTS_ASKED: Final = (
 )
 
 
+def _ends_of(
+    aborts_open: bool,
+    copies: Sequence[Path],
+    abort_producers: Collection[int],
+    metadata: Sequence[Path],
+    log_set: LogSet,
+) -> TransactionEnds | None:
+    if not aborts_open:
+        return None
+    return TransactionEnds(log_set, copies, abort_producers, metadata)
+
+
 @shielded
 def take_over(
     paths: Sequence[str],
@@ -375,12 +387,7 @@ def take_over(
         raise OptionError(_ABORTS_ASKED)
     copies = existing(transaction_state) if transaction_state else ()
     metadata = named_metadata(cluster_metadata)
-
-    def ends(log_set: LogSet) -> TransactionEnds | None:
-        if not aborts_open:
-            return None
-        return TransactionEnds(log_set, copies, abort_producers, metadata)
-
+    ends = partial(_ends_of, aborts_open, copies, abort_producers, metadata)
     if is_of_nodes:
         return take_over_nodes(directories, metadata, ends, dry_run=dry_run, wait_ms=wait_ms)
     _refuse_lone_nodes(paths, directories)

@@ -114,9 +114,8 @@ def take_over_nodes(
     """
     before, begun = find_voters(directories), RecoveryReport()
     look = begun.look(mends=not dry_run)
-    with opened_nodes(
-        directories, look, holder=_HOLDER, wait_ms=wait_ms, dry_run=dry_run
-    ) as log_set:
+    opened = opened_nodes(directories, look, holder=_HOLDER, wait_ms=wait_ms, dry_run=dry_run)
+    with opened as log_set:
         done = RecoveryReport(log_set.state.set_id)
         if not log_set.state.lent_to:
             _check_was_handed_over(log_set, before)
@@ -124,21 +123,36 @@ def take_over_nodes(
                 _end(log_set, done)
             return done
         found = _Found(_replicas(log_set, done, dry_run=dry_run))
+        truth, known = _chosen(log_set, found, done, metadata, ends)
         if not done.problems:
-            _choose(log_set, found, done, metadata)
-        truth, known = dict(found.truth), ends(log_set)
-        if not done.problems:
-            _foresee_ends(found, known, done)
-        if done.problems:
-            return done
-        done.partitions = [each for _, (_, each) in sorted(found.truth.items())]
-        state = with_broker_settings(_taken(log_set.state, found), [*directories, *metadata])
-        done.written += _changes(log_set.state, state, found)
-        if not dry_run:
-            _settle(log_set, truth, known)
-            _take(log_set, found, state)
-            _end(log_set, done)
+            state = with_broker_settings(_taken(log_set.state, found), [*directories, *metadata])
+            _note(log_set.state, state, found, done)
+            if not dry_run:
+                _settle(log_set, truth, known)
+                _take(log_set, found, state)
+                _end(log_set, done)
         return done
+
+
+def _chosen(
+    log_set: LogSet,
+    found: _Found,
+    done: RecoveryReport,
+    metadata: Sequence[Path],
+    ends: Callable[[LogSet], TransactionEnds | None],
+) -> tuple[dict[TopicPartition, tuple[int, PartitionEnd]], TransactionEnds | None]:
+    """Choose the replicas that count, and foresee how open transactions of them end."""
+    if not done.problems:
+        _choose(log_set, found, done, metadata)
+    truth, known = dict(found.truth), ends(log_set)
+    if not done.problems:
+        _foresee_ends(found, known, done)
+    return truth, known
+
+
+def _note(before: CommitState, state: CommitState, found: _Found, done: RecoveryReport) -> None:
+    done.partitions = [each for _, (_, each) in sorted(found.truth.items())]
+    done.written += _changes(before, state, found)
 
 
 def _check_was_handed_over(log_set: LogSet, before: Voters | None) -> None:
