@@ -152,14 +152,17 @@ class BucketLog:
             return found
         check_create_is_exclusive(objects, "_kafkalog/race")
         line = {"log": system.random_id().hex, "race": "won by one"}
-        objects.create(STORE, seal(_STORE_FORMAT, 1, [line]))  # whoever was first, and if at all
-        found = cls.open(objects)
-        if found is None:
-            raise LogDirectoryError(
-                f"{objects.root}/{STORE} could not be created: the store did not answer, or not "
-                "for sure. Nothing was written; try again"
-            )
-        return found
+        data = seal(_STORE_FORMAT, 1, [line])
+        for tries in range(1, objects.tries + 1):
+            objects.create(STORE, data)  # whoever was first, and if at all, is read back
+            found = cls.open(objects)
+            if found is not None:
+                return found
+            system.sleep(rest_after(tries))
+        raise LogDirectoryError(
+            f"{objects.root}/{STORE} could not be created in {objects.tries} tries: the store did "
+            "not answer, or not for sure. There is no log yet; try again"
+        )
 
     # Following
 

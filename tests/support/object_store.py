@@ -5,7 +5,7 @@ from __future__ import annotations
 import http.client
 import threading
 from collections.abc import Callable, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any, Final
@@ -56,6 +56,7 @@ class ObjectStore:
     _moto: int
     requests: list[Request] = field(default_factory=list)
     fault: Fault | None = None
+    creating: threading.Lock = field(default_factory=threading.Lock)
 
     @property
     def options(self) -> dict[str, str]:
@@ -160,11 +161,14 @@ class _Proxy(BaseHTTPRequestHandler):
             store.requests.append(request)
             self._refuse_unread(fault)
             return
-        upstream = http.client.HTTPConnection("127.0.0.1", store._moto, timeout=60)
-        upstream.request(self.command, self.path, sent, headers=headers)
-        answer = upstream.getresponse()
-        body = answer.read()
-        upstream.close()
+        # moto looks whether a name is free and then writes: two threads of it may both find it so
+        alone = store.creating if "if-none-match" in self.headers else nullcontext()
+        with alone:
+            upstream = http.client.HTTPConnection("127.0.0.1", store._moto, timeout=60)
+            upstream.request(self.command, self.path, sent, headers=headers)
+            answer = upstream.getresponse()
+            body = answer.read()
+            upstream.close()
         store.requests.append(replace(request, body_bytes=len(body)))
         self._answer(answer, body, fault)
 

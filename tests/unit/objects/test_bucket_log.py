@@ -76,6 +76,17 @@ def test_there_is_no_log_until_somebody_makes_one(objects: MemoryObjects) -> Non
     assert found.state.log_id == made.state.log_id
 
 
+def test_a_log_is_made_though_the_first_requests_are_lost(objects: MemoryObjects) -> None:
+    answers = [Creation.UNKNOWN, Creation.UNKNOWN]
+    create = objects.create
+    objects.create = lambda *given: answers.pop() if answers else create(*given)  # type: ignore[method-assign]
+    assert BucketLog.create(objects).state.log_id
+    objects.kept.clear()
+    objects.create = lambda *_: Creation.UNKNOWN  # type: ignore[method-assign]
+    with pytest.raises(LogDirectoryError, match="There is no log yet"):
+        BucketLog.create(objects)
+
+
 def test_a_batch_is_committed_once_however_often_it_comes(objects: MemoryObjects) -> None:
     log = BucketLog.create(objects)
     assert log.commit(batch("w", 0)) is not None
