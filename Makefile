@@ -159,7 +159,7 @@ clean: ## Remove what was built; .venv and the fetched jars stay
 	rm -rf build dist
 
 $(READY): requirements/lock.txt requirements/system.sh pyproject.toml \
-    src/kafkalog/jobs/jars.py tests/support/jars.py
+    src/kafkalog/jobs/process/jars.py tests/support/jars.py
 	@requirements/system.sh python "$(PYTHON)"
 	@requirements/system.sh java > /dev/null
 	$(BIN)/python -m pip --version > /dev/null 2>&1 || "$(PYTHON)" -m venv --clear .venv

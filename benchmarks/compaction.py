@@ -179,9 +179,8 @@ def _write(directory: Path, records: int, keys: int) -> None:
         write_offset_checkpoint,
     )
     from kafkalog.model import TopicPartition  # noqa: PLC0415
-    from kafkalog.streaming.records.builder import BatchBuilder  # noqa: PLC0415
+    from kafkalog.streaming.records.builder import BatchBuilder, RecordColumns  # noqa: PLC0415
     from kafkalog.streaming.records.compression import Codec  # noqa: PLC0415
-    from kafkalog.streaming.records.record_columns import RecordColumns  # noqa: PLC0415
 
     random = np.random.default_rng(7)
     texts = [random.bytes(25).hex().encode() + b" kafkalog " * 5 for _ in range(50_000)]
@@ -215,7 +214,7 @@ def _clean(directory: Path, map_bytes: int) -> dict[str, float]:
     from kafkalog.streaming.log.compaction.cleanable import find_cleanable  # noqa: PLC0415
     from kafkalog.streaming.log.compaction.cleaner import clean_log  # noqa: PLC0415
     from kafkalog.streaming.log.compaction.offset_map import OffsetMap  # noqa: PLC0415
-    from kafkalog.streaming.log.compaction.producers import LastRecords  # noqa: PLC0415
+    from kafkalog.streaming.log.compaction.transactions import LastRecords  # noqa: PLC0415
     from kafkalog.streaming.options.topic_settings import LogConfig  # noqa: PLC0415
 
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})

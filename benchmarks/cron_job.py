@@ -10,7 +10,7 @@ import pyspark
 from benchmarks.cpu import tree_cpu_seconds
 from pyspark.sql import SparkSession
 
-from kafkalog.jobs.jars import fetch, kafka_jars
+from kafkalog.jobs.process.jars import fetch, kafka_jars
 
 __all__ = ["main"]
 

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 from benchmarks.page_counts import counted_pages
 
-from kafkalog.streaming.log.index.offset import OFFSET_ENTRY, OffsetIndex, OffsetPosition
-from kafkalog.streaming.log.index.sparse import WARM_BYTES
+from kafkalog.streaming.log.indexes import OFFSET_ENTRY, WARM_BYTES, OffsetIndex, OffsetPosition
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -19,13 +19,13 @@ from benchmarks.segments import (
 from tests.support.counted_reads import counted_reads
 
 from kafkalog.model import TopicPartition
-from kafkalog.streaming.log.index.offset import OffsetIndex
+from kafkalog.streaming.log.indexes import OffsetIndex
 from kafkalog.streaming.log.partition_log import PartitionLog
 from kafkalog.streaming.log.segment import LogSegment
+from kafkalog.streaming.options.read_options import ReadOptions
 from kafkalog.streaming.records.batch import scan_batches
-from kafkalog.streaming.source.read_options import ReadOptions
 from kafkalog.streaming.source.schema import RowSchema, source_schema
-from kafkalog.streaming.spark.stream_reader import LogStreamReader
+from kafkalog.streaming.spark.readers import LogStreamReader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -29,10 +29,10 @@ import kafkalog
 from kafkalog.files.open_file import LocalFile
 from kafkalog.files.regular import open_regular
 from kafkalog.model import TopicPartition
+from kafkalog.streaming.log import indexes as sparse
 from kafkalog.streaming.log import segment
-from kafkalog.streaming.log.index import sparse
 from kafkalog.streaming.lookup.block_cache import block_cache
-from kafkalog.streaming.source.read_options import ReadOptions
+from kafkalog.streaming.options.read_options import ReadOptions
 from kafkalog.streaming.source.reading import read_split
 from kafkalog.streaming.source.schema import RowSchema
 from kafkalog.streaming.source.stream_control import StreamControl

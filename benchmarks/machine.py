@@ -10,7 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
-from kafkalog.jobs.jars import java
+from kafkalog.jobs.process.jars import java
 from kafkalog.model import many
 
 __all__ = ["facts"]

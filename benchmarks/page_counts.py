@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from kafkalog.streaming.log.index.sparse import PAGE_BYTES, SparseIndex
+from kafkalog.streaming.log.indexes import PAGE_BYTES, SparseIndex
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -20,8 +20,8 @@ from benchmarks.session import scratch
 from rich.console import Console
 
 from kafkalog.jobs.archiving import Archive
-from kafkalog.jobs.header_lists import with_header_lists
 from kafkalog.jobs.mirroring import Mirror
+from kafkalog.jobs.pipelines.inputs import with_header_lists
 from kafkalog.jobs.restoring import Restore
 from kafkalog.jobs.session import session
 from kafkalog.model import many

@@ -87,8 +87,8 @@ def _write(directory: Path, size: int) -> None:
 
 def _read(directory: Path) -> dict[str, float]:
     """Read the topic as a batch query's task does; give rows, and MiB before and at the peak."""
+    from kafkalog.streaming.options.read_options import ReadOptions  # noqa: PLC0415
     from kafkalog.streaming.source.batch_plan import plan_batch  # noqa: PLC0415
-    from kafkalog.streaming.source.read_options import ReadOptions  # noqa: PLC0415
     from kafkalog.streaming.source.reading import read_split  # noqa: PLC0415
     from kafkalog.streaming.source.schema import RowSchema, source_schema  # noqa: PLC0415
 

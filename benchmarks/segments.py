@@ -15,10 +15,8 @@ from kafkalog.model import TopicPartition
 from kafkalog.streaming.log.append.appender import PartitionAppender
 from kafkalog.streaming.options.topic_settings import LogConfig
 from kafkalog.streaming.records.batch import scan_batches
-from kafkalog.streaming.records.builder import BatchBuilder
+from kafkalog.streaming.records.builder import BatchBuilder, RecordColumns, assign_offsets
 from kafkalog.streaming.records.compression import Codec
-from kafkalog.streaming.records.offsets import assign_offsets
-from kafkalog.streaming.records.record_columns import RecordColumns
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import SparkSession
 from tests.support.spark import stderr_to
 
-from kafkalog.jobs.jars import fetch, kafka_jars
+from kafkalog.jobs.process.jars import fetch, kafka_jars
 from kafkalog.jobs.python_launcher import launcher
 
 if TYPE_CHECKING:

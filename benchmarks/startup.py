@@ -30,7 +30,7 @@ __all__ = ["main"]
 
 _SPARK: Final = "import pyspark.worker, pyspark.sql.worker.plan_data_source_read"
 _PLAN: Final = """
-from kafkalog.streaming.source.read_options import ReadOptions
+from kafkalog.streaming.options.read_options import ReadOptions
 from kafkalog.streaming.source.stream_control import StreamControl
 options = ReadOptions.parse({"path": path, "subscribe": "t", "startingOffsets": "earliest"})
 control = StreamControl(options)

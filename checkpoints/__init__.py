@@ -8,9 +8,9 @@
     what is committed, its bytes, and how a reader finds it out.
 ``intent``
     what a commit is about to do.
-``voters``, ``replica_state``
-    the nodes of a replicated set, and the replicas of a partition.
-``query_offsets``, ``topic_ids``
+``voters``
+    the nodes of a replicated set.
+``query_checkpoint``, ``topic_ids``
     what Spark's checkpoint says; ids that outlast a run.
 
 Read ``commit_state`` first.

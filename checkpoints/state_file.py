@@ -39,7 +39,7 @@ Topics are kept by their topic id, so that a topic that was deleted and recreate
 offsets; one that never had a ``partition.metadata`` has the id null. The file holds topics,
 partitions and offsets, never paths.
 
-**Format 3** is format 2 of a replicated set, see :mod:`~kafkalog.checkpoints.replica_state`.
+**Format 3** is format 2 of a replicated set, see :mod:`~kafkalog.checkpoints.commit_state`.
 
 **Versions.** What a state holds decides in which version it is written. A field or a line that is
 not known is refused: to pass over it would mean to lose it with the next commit. So a release that
@@ -71,13 +71,11 @@ from kafkalog.checkpoints.commit_state import (
     TopicOrigin,
     TopicState,
     WriterState,
-    topic_key,
-)
-from kafkalog.checkpoints.replica_state import (
     node_line,
     parse_nodes,
     parse_replicas,
     replica_fields,
+    topic_key,
 )
 from kafkalog.checkpoints.sealed_file import (
     JsonObject,

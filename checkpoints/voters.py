@@ -16,9 +16,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
-from kafkalog.checkpoints.commit_state import PREPARED_FILE, STATE_FILE
+from kafkalog.checkpoints.commit_state import PREPARED_FILE, STATE_FILE, majority_of
 from kafkalog.checkpoints.intent import counts_no_more, load_intent
-from kafkalog.checkpoints.replica_state import majority_of
 from kafkalog.checkpoints.sealed_file import read_head
 from kafkalog.checkpoints.state_file import load_state
 from kafkalog.errors import CheckpointError, LogDirectoryError
@@ -28,8 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from kafkalog.checkpoints.commit_state import CommitState
-    from kafkalog.checkpoints.replica_state import NodeState
+    from kafkalog.checkpoints.commit_state import CommitState, NodeState
 
 __all__ = [
     "FROM_ONE_NODE",

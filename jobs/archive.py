@@ -23,7 +23,8 @@ import typer
 
 from kafkalog.errors import OptionError
 from kafkalog.jobs.archiving import DELTA_FORMAT, Archive
-from kafkalog.jobs.arguments import (
+from kafkalog.jobs.pipelines.supervised import attend, ends_to_reach
+from kafkalog.jobs.process.arguments import (
     CHECKPOINT,
     FOLLOW,
     FROM_TARGET,
@@ -41,11 +42,9 @@ from kafkalog.jobs.arguments import (
     reading_options,
     split_names,
 )
-from kafkalog.jobs.attended import attend, ends_to_reach
-from kafkalog.jobs.commands import Command
-from kafkalog.jobs.running import check_reading, run
+from kafkalog.jobs.process.output_paths import check_folders_of_spark
+from kafkalog.jobs.process.running import Command, check_reading, run
 from kafkalog.jobs.session import session
-from kafkalog.jobs.targets import check_folders_of_spark
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 

@@ -1,13 +1,14 @@
 """From topics to tables: a query that keeps every record, or the newest one of each key.
 
 **Exactly once.** Each Delta table keeps what it holds of the source in the very commit that adds
-rows (:mod:`~kafkalog.jobs.delta_state`). So the table decides where a batch continues, and not the
-checkpoint's number of it (:mod:`~kafkalog.jobs.continuation`): rows that the table holds are left
-out, and a batch that would leave a gap is refused. That makes an older checkpoint, a new one, and
-two runs at once come out right.
+rows (:mod:`~kafkalog.jobs.pipelines.delta_tables`). So the table decides where a batch continues,
+and not the checkpoint's number of it (:mod:`~kafkalog.jobs.pipelines.continuation`): rows that the
+table holds are left out, and a batch that would leave a gap is refused. That makes an older
+checkpoint, a new one, and two runs at once come out right.
 
 **Properties.** After each micro-batch, how far the topics were read is noted in the table's
-properties (:mod:`~kafkalog.jobs.topic_facts`). A job that is killed before that notes it later.
+properties (:mod:`~kafkalog.jobs.pipelines.topic_facts`). A job that is killed before that notes it
+later.
 
 **Deleted keys.** A record without a value removes the row of its key from the table of newest
 records. A key may have records in several partitions, once a topic got more of them, and the
@@ -31,16 +32,25 @@ from pyspark.sql import functions as sf
 
 from kafkalog.errors import OptionError, TargetMismatchError
 from kafkalog.files.paths import SCHEME
-from kafkalog.jobs.checkpoint_folder import CheckpointFolder
-from kafkalog.jobs.continuation import TargetState, WaysOn, continuing_options, first_offsets
-from kafkalog.jobs.copied_logs import SourceLogs, without_held_rows
-from kafkalog.jobs.delta_state import HeldByTable
-from kafkalog.jobs.delta_tables import DeltaTable, sql_text
-from kafkalog.jobs.hadoop import exists, list_names, read_text, write_text
-from kafkalog.jobs.inputs import FILES
-from kafkalog.jobs.topic_facts import FactsOfLogs, property_of, read_facts, to_properties
+from kafkalog.jobs.pipelines.checkpoint_folder import (
+    CheckpointFolder,
+    exists,
+    list_names,
+    read_text,
+    write_text,
+)
+from kafkalog.jobs.pipelines.continuation import (
+    TargetState,
+    WaysOn,
+    continuing_options,
+    first_offsets,
+)
+from kafkalog.jobs.pipelines.copied_logs import SourceLogs, without_held_rows
+from kafkalog.jobs.pipelines.delta_tables import DeltaTable, HeldByTable, sql_text
+from kafkalog.jobs.pipelines.inputs import FILES
+from kafkalog.jobs.pipelines.topic_facts import FactsOfLogs, property_of, read_facts, to_properties
 from kafkalog.model import partition_counts
-from kafkalog.streaming.source.read_options import ReadOptions
+from kafkalog.streaming.options.read_options import ReadOptions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -49,7 +59,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-    from kafkalog.jobs.continuation import PlannedBatch
+    from kafkalog.jobs.pipelines.continuation import PlannedBatch
     from kafkalog.model import TopicPartition
     from kafkalog.streaming.source.offsets import PartitionOffsets
 

@@ -23,7 +23,10 @@ from typing import Annotated
 
 import typer
 
-from kafkalog.jobs.arguments import (
+from kafkalog.jobs.pipelines.ingesting import Ingest
+from kafkalog.jobs.pipelines.inputs import Input
+from kafkalog.jobs.pipelines.supervised import attend
+from kafkalog.jobs.process.arguments import (
     CHECKPOINT,
     FOLLOW,
     FROM_TARGET,
@@ -36,11 +39,7 @@ from kafkalog.jobs.arguments import (
     milliseconds,
     pairs,
 )
-from kafkalog.jobs.attended import attend
-from kafkalog.jobs.commands import Command
-from kafkalog.jobs.ingesting import Ingest
-from kafkalog.jobs.inputs import Input
-from kafkalog.jobs.running import run
+from kafkalog.jobs.process.running import Command, run
 from kafkalog.jobs.session import session
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)

@@ -21,7 +21,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from pyspark.errors import StreamingQueryException
 
-from kafkalog.jobs.arguments import (
+from kafkalog.jobs.mirroring import Mirror
+from kafkalog.jobs.pipelines.supervised import attend, ends_to_reach
+from kafkalog.jobs.process.arguments import (
     FOLLOW,
     FROM_TARGET,
     GRACE,
@@ -34,16 +36,13 @@ from kafkalog.jobs.arguments import (
     reading_options,
     split_names,
 )
-from kafkalog.jobs.attended import attend, ends_to_reach
-from kafkalog.jobs.commands import Command
-from kafkalog.jobs.mirroring import Mirror
-from kafkalog.jobs.running import print_line, run
+from kafkalog.jobs.process.running import Command, print_line, run
 from kafkalog.jobs.session import session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from kafkalog.jobs.attended import Ended
+    from kafkalog.jobs.pipelines.supervised import Ended
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 

@@ -2,9 +2,10 @@
 
 **Exactly once.** The commit state of the copy keeps of which topics it is a copy, and how far
 (:class:`~kafkalog.checkpoints.commit_state.TopicOrigin`), by the rename that makes rows visible. A
-micro-batch continues there, whatever its checkpoint knows (:mod:`~kafkalog.jobs.continuation`).
-It moves the ends of the copy to where it was planned to read. So a checkpoint that is older, new or
-gone loses and doubles nothing, and a copy or an original that was set back is refused.
+micro-batch continues there, whatever its checkpoint knows
+(:mod:`~kafkalog.jobs.pipelines.continuation`). It moves the ends of the copy to where it was
+planned to read. So a checkpoint that is older, new or gone loses and doubles nothing, and a copy or
+an original that was set back is refused.
 
 **Starts.** A topic is created to start where the original does. Starts that have moved since are
 moved before and after the query. What was deleted at the head of the original before it was read is
@@ -18,17 +19,17 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from kafkalog.checkpoints.query_offsets import last_batch
+from kafkalog.checkpoints.query_checkpoint import QueryCheckpoint, last_batch
 from kafkalog.errors import DataLossError, OptionError, TargetMismatchError
 from kafkalog.files.paths import folder_in_both, refuse_among_logs, split_paths
-from kafkalog.jobs.continuation import (
+from kafkalog.jobs.pipelines.continuation import (
     HeldTopic,
     TargetState,
     WaysOn,
     continuing_options,
     first_offsets,
 )
-from kafkalog.jobs.copied_logs import (
+from kafkalog.jobs.pipelines.copied_logs import (
     SourceLogs,
     copied_batch,
     put_checkpoint_aside,
@@ -36,22 +37,21 @@ from kafkalog.jobs.copied_logs import (
     topics_of_target,
     without_held_rows,
 )
-from kafkalog.jobs.header_lists import with_header_lists
-from kafkalog.jobs.targets import check_folders
-from kafkalog.jobs.topic_facts import FactsOfLogs
+from kafkalog.jobs.pipelines.inputs import with_header_lists
+from kafkalog.jobs.pipelines.topic_facts import FactsOfLogs
+from kafkalog.jobs.process.output_paths import check_folders
 from kafkalog.model import TopicPartition, listed, partition_counts
 from kafkalog.streaming.admin.retention import delete_records
 from kafkalog.streaming.admin.topics import alter, create, delete
-from kafkalog.streaming.commit.query_checkpoint import QueryCheckpoint
-from kafkalog.streaming.log.log_dir import LogDirs
+from kafkalog.streaming.options.read_options import ReadOptions
 from kafkalog.streaming.options.topic_settings import REMOTE_STORAGE, understood
 from kafkalog.streaming.sink.write_options import WriteOptions
 from kafkalog.streaming.source.end_offsets import EndOffsets
-from kafkalog.streaming.source.read_options import ReadOptions
 from kafkalog.streaming.source.subscription import Subscription
 from kafkalog.streaming.store.ends.tracker import LogEndTracker
-from kafkalog.streaming.store.folders.deleted import live_partitions
+from kafkalog.streaming.store.log_dirs import LogDirs
 from kafkalog.streaming.store.open_set import check_no_broker_lived
+from kafkalog.streaming.store.partition_folders import live_partitions
 from kafkalog.streaming.store.policy import SetPolicy
 
 if TYPE_CHECKING:
@@ -60,8 +60,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from kafkalog.jobs.continuation import PlannedBatch
-    from kafkalog.jobs.topic_facts import TopicFacts
+    from kafkalog.jobs.pipelines.continuation import PlannedBatch
+    from kafkalog.jobs.pipelines.topic_facts import TopicFacts
     from kafkalog.streaming.commit.preserved_offsets import CopiedBatch
 
     _Ranges = Mapping[TopicPartition, tuple[int | None, int]]

@@ -13,13 +13,12 @@ from kafkalog.checkpoints.voters import find_voters
 from kafkalog.errors import KafkaLogError, UnknownTopicOrPartitionError
 from kafkalog.files.deferred_signals import check_interrupt, shielded
 from kafkalog.files.paths import split_paths
-from kafkalog.jobs.arguments import LOG  # noqa: TC001 - typer reads annotations
-from kafkalog.jobs.commands import Command
-from kafkalog.jobs.running import print_line, run
+from kafkalog.jobs.process.arguments import LOG  # noqa: TC001 - typer reads annotations
+from kafkalog.jobs.process.running import Command, print_line, run
 from kafkalog.model import TopicPartition, said_there
 from kafkalog.streaming.log.append.recovery import RebuiltSegment, rebuild_partition
-from kafkalog.streaming.log.log_dir import LogDirs
-from kafkalog.streaming.store.folders.deleted import live_partitions
+from kafkalog.streaming.store.log_dirs import LogDirs
+from kafkalog.streaming.store.partition_folders import live_partitions
 from kafkalog.streaming.store.policy import WAIT_MS, SetPolicy
 from kafkalog.streaming.store.replicas.open_nodes import QuorumSession
 from kafkalog.streaming.store.session import Session

@@ -25,7 +25,19 @@ import typer
 
 from kafkalog.errors import OptionError
 from kafkalog.files.paths import refuse_among_logs
-from kafkalog.jobs.arguments import (
+from kafkalog.jobs.pipelines.copied_logs import copied_batch
+from kafkalog.jobs.pipelines.replay_checkpoint import Piece, ReplayCheckpoint
+from kafkalog.jobs.pipelines.replaying import (
+    NO_OFFSETS,
+    WAYS,
+    Replay,
+    parse_speed,
+    reader_of,
+    target_of,
+)
+from kafkalog.jobs.pipelines.restore_plan import Until
+from kafkalog.jobs.pipelines.supervised import attend_pieces
+from kafkalog.jobs.process.arguments import (
     FROM_TARGET,
     GRACE,
     ISOLATION,
@@ -39,23 +51,16 @@ from kafkalog.jobs.arguments import (
     reading_options,
     split_names,
 )
-from kafkalog.jobs.attended import attend_pieces
-from kafkalog.jobs.commands import Command
-from kafkalog.jobs.copied_logs import copied_batch
-from kafkalog.jobs.replay_checkpoint import Piece, ReplayCheckpoint
-from kafkalog.jobs.replay_targets import WAYS, reader_of, target_of
-from kafkalog.jobs.replaying import NO_OFFSETS, Replay, parse_speed
-from kafkalog.jobs.restore_plan import Until
-from kafkalog.jobs.running import run
+from kafkalog.jobs.process.output_paths import check_folders
+from kafkalog.jobs.process.running import Command, run
 from kafkalog.jobs.session import session
-from kafkalog.jobs.targets import check_folders
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from pyspark.sql import SparkSession
 
-    from kafkalog.jobs.replay_targets import Target
+    from kafkalog.jobs.pipelines.replaying import Target
     from kafkalog.streaming.commit.preserved_offsets import CopiedBatch
     from kafkalog.streaming.source.offsets import PartitionOffsets
 

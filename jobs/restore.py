@@ -25,7 +25,8 @@ from rich.console import Console
 
 from kafkalog.errors import OptionError
 from kafkalog.jobs.archiving import DELTA_FORMAT
-from kafkalog.jobs.arguments import (
+from kafkalog.jobs.pipelines.restore_plan import Until, check_target
+from kafkalog.jobs.process.arguments import (
     LOG,
     NOT_GIVEN,
     TABLE,
@@ -35,10 +36,8 @@ from kafkalog.jobs.arguments import (
     pairs,
     split_names,
 )
-from kafkalog.jobs.commands import Command
-from kafkalog.jobs.restore_plan import Until, check_target
+from kafkalog.jobs.process.running import Command, check_input, run
 from kafkalog.jobs.restoring import Restore
-from kafkalog.jobs.running import check_input, run
 from kafkalog.jobs.session import session
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)

@@ -15,8 +15,8 @@ from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 import kafkalog
-from kafkalog.jobs.interrupts import cancel_jobs_on_interrupt, uninterrupted
-from kafkalog.jobs.jars import delta_jars, fetch, kafka_jars
+from kafkalog.jobs.process.jars import delta_jars, fetch, kafka_jars
+from kafkalog.jobs.process.signals import cancel_jobs_on_interrupt, uninterrupted
 from kafkalog.jobs.python_daemon import DAEMON_MODULE
 from kafkalog.jobs.python_launcher import launcher
 from pyspark_kafkalog import DefaultSource

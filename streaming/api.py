@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import functools
 import inspect
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec
+from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Protocol, TypeAlias
 
 import pyarrow as pa
 
-from kafkalog.errors import OptionError
+from kafkalog.errors import OptionError, RowError
 from kafkalog.files.deferred_signals import IS_DONE, in_shielded_steps, shielded, shielded_step
 from kafkalog.files.system import remembered, system
 from kafkalog.streaming.admin.retention import retain_if_due
@@ -25,10 +26,8 @@ from kafkalog.streaming.lookup.block_cache import CacheStats, block_cache
 from kafkalog.streaming.options.bridge import crosses_border
 from kafkalog.streaming.options.declaring import warn_ignored
 from kafkalog.streaming.options.quantities import moment
-from kafkalog.streaming.sink.arrow_data import ArrowStream, Rows, batches_of
 from kafkalog.streaming.sink.task_writer import TaskWriter
-from kafkalog.streaming.sink.write_options import WriteOptions
-from kafkalog.streaming.sink.write_plan import WritePlan
+from kafkalog.streaming.sink.write_options import WriteOptions, WritePlan
 from kafkalog.streaming.source.arguments import (
     OptionValues,
     Paths,
@@ -43,29 +42,100 @@ from kafkalog.streaming.store.appender_cache import KeptAppenders
 from kafkalog.streaming.store.identity import APP_PREFIX, BatchIdentity
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from datetime import datetime
 
     from kafkalog.streaming.commit.attached_records import AttachedRecords
     from kafkalog.streaming.consumer.consumer import Consumer
     from kafkalog.streaming.lookup.latest import LatestSplit
     from kafkalog.streaming.lookup.lookup import AsOf
+    from kafkalog.streaming.options.read_options import ReadOptions
     from kafkalog.streaming.source.planner import LogSplit
-    from kafkalog.streaming.source.read_options import ReadOptions
-    from kafkalog.streaming.source.views import ReadRows
+    from kafkalog.streaming.source.schema import ReadRows
     from kafkalog.streaming.store.session import Condition
 
+
 __all__ = [
+    "ArrowStream",
     "Outcome",
     "Paths",
+    "Rows",
     "append",
     "assign_partitions",
+    "batches_of",
     "cache_stats",
     "get",
     "read",
     "scan",
     "tail",
 ]
+
+
+# ----------------------------------------------------------------------------------------------
+# Rows as a program has them, as record batches of Arrow.
+
+
+class ArrowStream(Protocol):
+    """What hands its rows out as Arrow: frames of pandas and Polars, answers of DuckDB.
+
+    Source: the Arrow PyCapsule interface.
+    """
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        """Return a capsule with a stream of record batches."""
+        ...
+
+
+Rows: TypeAlias = pa.Table | pa.RecordBatch | Iterable[pa.RecordBatch] | ArrowStream
+
+
+def batches_of(data: Rows) -> Iterator[pa.RecordBatch]:
+    """Return rows as record batches, which are made one after the other where they can be.
+
+    Raises:
+        RowError: these are no rows of Arrow, or hand none out; as they come.
+    """
+    if isinstance(data, pa.RecordBatch):
+        data = [data]
+    elif hasattr(data, "__arrow_c_stream__"):
+        data = pa.RecordBatchReader.from_stream(data)
+    if not isinstance(data, Iterable) or isinstance(data, dict):
+        raise _no_rows(data)
+    for batch in data:
+        if not isinstance(batch, pa.RecordBatch):
+            raise _no_rows(batch)
+        yield _plain(batch)
+
+
+def _plain(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return views of texts (Polars) and dictionaries (categories of pandas) as plain columns."""
+    for number, field in enumerate(batch.schema):
+        if (kind := _plain_type(field.type)) != field.type:
+            column = batch.column(number).cast(kind)
+            batch = batch.set_column(number, field.with_type(kind), column)
+    return batch
+
+
+def _plain_type(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_dictionary(kind):
+        return _plain_type(kind.value_type)
+    return {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}.get(
+        kind, kind
+    )
+
+
+def _no_rows(data: object) -> RowError:
+    advice = ""
+    if isinstance(data, dict):
+        advice = ". pyarrow.Table.from_pylist makes a table of dicts that are rows, pyarrow.table "
+        advice += "of a dict of columns"
+    return RowError(
+        "rows come as a table, a record batch, or an iterable of record batches of Arrow, or as "
+        f"a frame of pandas or Polars, and not as {type(data).__name__}{advice}"
+    )
+
+
+# ----------------------------------------------------------------------------------------------
 
 _P = ParamSpec("_P")
 
@@ -465,8 +535,8 @@ def _reading(
     strings: Sequence[str],
     options: OptionValues | None,
 ) -> tuple[ReadOptions, ReadRows]:
-    from kafkalog.streaming.source.read_options import ReadOptions  # noqa: PLC0415
-    from kafkalog.streaming.source.views import ReadRows  # noqa: PLC0415
+    from kafkalog.streaming.options.read_options import ReadOptions  # noqa: PLC0415
+    from kafkalog.streaming.source.schema import ReadRows  # noqa: PLC0415
 
     given = {"path": joined(path), **texts(options or {}, _OF_READ)}
     if topic is not None:

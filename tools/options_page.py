@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final
 
 from kafkalog.streaming.consumer.consumer_options import ConsumerOptions, options_of_source
 from kafkalog.streaming.options.declaring import options_of
+from kafkalog.streaming.options.read_options import ReadOptions
 from kafkalog.streaming.sink.write_options import WriteOptions
-from kafkalog.streaming.source.read_options import ReadOptions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

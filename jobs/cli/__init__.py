@@ -1,9 +1,13 @@
-"""The command ``kafkalog``: look at log directories, bring them into order, give them away.
+"""The command line: look at log directories, bring them into order, give them away.
 
 ``app``
     the commands by name; each is a function of one of the other modules.
-``arguments``, ``record_arguments``
-    options that several commands share.
+``topics``, ``batches``, ``find``, ``lookup``, ``sql``, ``report``
+    commands that show something.
+``append``, ``groups``, ``care``, ``brokers``, ``nodes``
+    commands that change something.
+``arguments``, ``line_input``
+    options that several commands share; records from standard input.
 ``output``, ``record_printing``
     tables, JSON, exit codes.
 

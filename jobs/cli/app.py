@@ -30,8 +30,7 @@ from kafkalog.jobs.cli.nodes import elect, reassign, replicas
 from kafkalog.jobs.cli.report import plot, report
 from kafkalog.jobs.cli.sql import sql
 from kafkalog.jobs.cli.topics import alter, create, delete, describe, offsets, stats, topics
-from kafkalog.jobs.commands import Command
-from kafkalog.jobs.running import run
+from kafkalog.jobs.process.running import Command, run
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence

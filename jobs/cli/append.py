@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kafkalog.errors import BatchIdentityError, OptionError
-from kafkalog.jobs.arguments import SETTINGS, check_text, named_values, pairs
 from kafkalog.jobs.cli.arguments import Json, Paths, Topic  # noqa: TC001 - typer reads annotations
 from kafkalog.jobs.cli.output import (
     PROBLEM,
@@ -21,7 +20,8 @@ from kafkalog.jobs.cli.output import (
     standard_input,
     tell_if_nothing,
 )
-from kafkalog.jobs.running import print_line
+from kafkalog.jobs.process.arguments import SETTINGS, check_text, named_values, pairs
+from kafkalog.jobs.process.running import print_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

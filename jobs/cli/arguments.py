@@ -1,16 +1,46 @@
-"""Arguments that the commands share."""
+"""Arguments that the commands share, and options that say which records a command takes."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from kafkalog.errors import OptionError
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from kafkalog.jobs.inspection.records import RecordsWanted, Search
 
-__all__ = ["DryRun", "Json", "Paths", "Topic", "TopicName", "topics_there"]
+
+__all__ = [
+    "DryRun",
+    "End",
+    "Format",
+    "Group",
+    "Header",
+    "Hex",
+    "Json",
+    "Key",
+    "Partition",
+    "Paths",
+    "Producer",
+    "Since",
+    "Start",
+    "Topic",
+    "TopicName",
+    "Transaction",
+    "Until",
+    "Words",
+    "data_of",
+    "topics_there",
+]
+
+
+# ----------------------------------------------------------------------------------------------
+# Arguments that the commands share.
 
 
 # ----------------------------------------------------------------------------------------------
@@ -50,3 +80,110 @@ Topic = Annotated[str, typer.Option(help="The topic.", autocompletion=topics_the
 TopicName = Annotated[
     str | None, typer.Option("--topic", help="This topic only.", autocompletion=topics_there)
 ]
+
+
+# ----------------------------------------------------------------------------------------------
+# Options that say which records a command takes; ``dump`` and ``find`` share them.
+
+
+Partition = Annotated[int | None, typer.Option(min=0, help="This partition only.")]
+Start = Annotated[int, typer.Option(min=0, help="The first offset.")]
+End = Annotated[int | None, typer.Option(min=0, help="The offset before which to end.")]
+Since = Annotated[
+    str | None,
+    typer.Option(metavar="TIME", help="Records of this time or later: 2026-11-22T10:15:00Z or ms."),
+]
+Until = Annotated[str | None, typer.Option(metavar="TIME", help="Records before this time.")]
+Key = Annotated[str | None, typer.Option(help="Records with this key.")]
+Header = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME[=VALUE]", help="Records with this header; may be repeated."),
+]
+Producer = Annotated[
+    list[int] | None, typer.Option(help="Records of the producer with this id; may be repeated.")
+]
+Transaction = Annotated[
+    str | None,
+    typer.Option("--transactional-id", help="Records of the producers that had this id."),
+]
+Group = Annotated[str | None, typer.Option(help="Records that this consumer group has not read.")]
+Format = Annotated[
+    str | None,
+    typer.Option("--format", help="Print each record so, as kcat: '%t %p %o %T %k %s\\n'."),
+]
+Hex = Annotated[bool, typer.Option("--hex", help="Keys and values are hexadecimal digits.")]
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """The options as they were given."""
+
+    partition: int | None = None
+    start: int = 0
+    end: int | None = None
+    since: str | None = None
+    until: str | None = None
+    key: str | None = None
+    header: list[str] | None = None
+    producer: list[int] | None = None
+    transactional_id: str | None = None
+    is_hex: bool = False
+
+    @property
+    def are_for_records(self) -> bool:
+        """Whether there is an option that has no meaning for batches."""
+        words = (self.end, self.since, self.until, self.key, self.transactional_id)
+        return any(word is not None for word in words) or bool(self.header or self.producer)
+
+    def wanted(self, path: str, search: Search | None = None) -> RecordsWanted:
+        """Return what the options ask for; ``path`` is where transactional ids are looked up.
+
+        Raises:
+            OptionError: words that mean nothing.
+            UnknownTopicOrPartitionError: nothing is known of the transactional id.
+        """
+        from kafkalog.jobs.inspection.records import HeaderWanted, RecordsWanted  # noqa: PLC0415
+        from kafkalog.streaming.options.quantities import milliseconds_of  # noqa: PLC0415
+
+        since = None if self.since is None else milliseconds_of("--since", self.since)
+        until = None if self.until is None else milliseconds_of("--until", self.until)
+        if self.end is not None and self.end <= self.start:
+            raise OptionError(f"--end {self.end} leaves nothing: --start is {self.start}")
+        if since is not None and until is not None and until <= since:
+            raise OptionError(f"--until {self.until} leaves nothing: --since is {self.since}")
+        return RecordsWanted(
+            partition=self.partition,
+            start=self.start,
+            end=self.end,
+            since=since,
+            until=until,
+            key=None if self.key is None else data_of(self.key, is_hex=self.is_hex),
+            headers=tuple(HeaderWanted.of(word) for word in self.header or ()),
+            producers=self._producers(path),
+            search=search,
+        )
+
+    def _producers(self, path: str) -> frozenset[int] | None:
+        named = frozenset(self.producer) if self.producer else None
+        if self.transactional_id is None:
+            return named
+        from kafkalog.jobs.inspection.records import producers_of_transaction  # noqa: PLC0415
+
+        known = producers_of_transaction(path, self.transactional_id)
+        return known if named is None else known & named
+
+
+def data_of(text: str, *, is_hex: bool) -> bytes:
+    """Read a key or value: its UTF-8, or hexadecimal digits.
+
+    Raises:
+        OptionError: digits that are not hexadecimal.
+    """
+    if not is_hex:
+        return text.encode("utf-8", "surrogateescape")
+    from kafkalog.jobs.cli.line_input import from_hex  # noqa: PLC0415 - needs Arrow
+
+    try:
+        return from_hex(text)
+    except ValueError as error:
+        raise OptionError(str(error)) from None

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from kafkalog.errors import OptionError
-from kafkalog.jobs.arguments import READ_ISOLATION, SETTINGS, Isolation, reading_options
-from kafkalog.jobs.cli import record_arguments as given
+from kafkalog.jobs.cli import arguments as given
 from kafkalog.jobs.cli.arguments import Json, Paths, TopicName  # noqa: TC001 - typer reads them
 from kafkalog.jobs.cli.output import exit_if, one_line_errors, print_rows
 from kafkalog.jobs.inspection.units import shown_size
-from kafkalog.jobs.running import print_line
+from kafkalog.jobs.process.arguments import READ_ISOLATION, SETTINGS, Isolation, reading_options
+from kafkalog.jobs.process.running import print_line
 from kafkalog.model import many
 
 if TYPE_CHECKING:
@@ -216,7 +216,7 @@ def _only_file(paths: list[str], *, is_for_records: bool) -> Path:
 
 
 def _dump_file(path: Path, words: given.Words, count: int | None, *, as_json: bool) -> None:
-    from kafkalog.jobs.inspection.files import dump_file  # noqa: PLC0415
+    from kafkalog.jobs.inspection.batches import dump_file  # noqa: PLC0415
 
     found = dump_file(path, words.start, _most(count, as_json=as_json))
     if not _dump_rows(found, count, as_json=as_json):

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
-from kafkalog.jobs.arguments import pairs
 from kafkalog.jobs.cli.arguments import DryRun, Json, Paths  # noqa: TC001 - typer reads annotations
 from kafkalog.jobs.cli.output import end_with, one_line_errors, print_rows, tell_dry_run
-from kafkalog.jobs.running import json_line, print_line
+from kafkalog.jobs.process.arguments import pairs
+from kafkalog.jobs.process.running import json_line, print_line
 
 if TYPE_CHECKING:
     from kafkalog.streaming.admin.recovery import RecoveryReport

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from kafkalog.jobs.arguments import ALLOW_BROKER, NOT_GIVEN, pairs
 from kafkalog.jobs.cli.arguments import (  # noqa: TC001 - typer reads annotations
     DryRun,
     Json,
@@ -16,7 +15,8 @@ from kafkalog.jobs.cli.arguments import (  # noqa: TC001 - typer reads annotatio
 )
 from kafkalog.jobs.cli.output import end_with, exit_if, one_line_errors, print_rows, tell_dry_run
 from kafkalog.jobs.inspection.units import shown_size
-from kafkalog.jobs.running import json_line, print_line
+from kafkalog.jobs.process.arguments import ALLOW_BROKER, NOT_GIVEN, pairs
+from kafkalog.jobs.process.running import json_line, print_line
 from kafkalog.model import many
 
 if TYPE_CHECKING:

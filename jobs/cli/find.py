@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kafkalog.errors import OptionError
-from kafkalog.jobs.arguments import (
+from kafkalog.jobs.cli import arguments as given
+from kafkalog.jobs.cli.arguments import Json, Paths, topics_there
+from kafkalog.jobs.cli.output import end_if_nothing, one_line_errors, progress_bar
+from kafkalog.jobs.process.arguments import (
     READ_ISOLATION,
     SETTINGS,
     Isolation,
@@ -16,9 +19,6 @@ from kafkalog.jobs.arguments import (
     reading_options,
     split_names,
 )
-from kafkalog.jobs.cli import record_arguments as given
-from kafkalog.jobs.cli.arguments import Json, Paths, topics_there
-from kafkalog.jobs.cli.output import end_if_nothing, one_line_errors, progress_bar
 from kafkalog.model import INTERNAL_TOPICS, listed
 
 if TYPE_CHECKING:

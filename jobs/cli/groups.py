@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from kafkalog.jobs.arguments import ALLOW_BROKER  # noqa: TC001 - typer reads annotations
 from kafkalog.jobs.cli.arguments import (
     DryRun,
     Json,
@@ -15,7 +14,8 @@ from kafkalog.jobs.cli.arguments import (
     topics_there,
 )
 from kafkalog.jobs.cli.output import end_with, exit_if, one_line_errors, print_rows, tell_dry_run
-from kafkalog.jobs.running import print_line
+from kafkalog.jobs.process.arguments import ALLOW_BROKER  # noqa: TC001 - typer reads annotations
+from kafkalog.jobs.process.running import print_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -207,8 +207,7 @@ def lag(
 ) -> None:
     """Show how far groups and queries are behind: in offsets, in bytes, and in time."""
     with one_line_errors():
-        from kafkalog.jobs.inspection.lag import LagMeter  # noqa: PLC0415
-        from kafkalog.jobs.inspection.readers import ReadersNamed  # noqa: PLC0415
+        from kafkalog.jobs.inspection.lag import LagMeter, ReadersNamed  # noqa: PLC0415
 
         named = ReadersNamed(group or (), checkpoint or (), offsets)
         meter = LagMeter(paths, named, topic)

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from kafkalog.errors import RowError
 from kafkalog.files.system import system
-from kafkalog.streaming.options.json_names import parse_json
+from kafkalog.streaming.options.quantities import parse_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

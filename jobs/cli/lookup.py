@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kafkalog.errors import OptionError
-from kafkalog.jobs.arguments import READ_ISOLATION, SETTINGS, Isolation, reading_options
-from kafkalog.jobs.cli.arguments import Json, Paths, Topic  # noqa: TC001 - typer reads annotations
+from kafkalog.jobs.cli.arguments import Json, Paths, Topic, data_of
 from kafkalog.jobs.cli.output import end_if_nothing, one_line_errors, print_found
-from kafkalog.jobs.cli.record_arguments import data_of
+from kafkalog.jobs.process.arguments import READ_ISOLATION, SETTINGS, Isolation, reading_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -24,7 +24,7 @@ from kafkalog.jobs.cli.output import (
     tell_dry_run,
     tell_if_nothing,
 )
-from kafkalog.jobs.running import print_line
+from kafkalog.jobs.process.running import print_line
 
 if TYPE_CHECKING:
     from kafkalog.streaming.admin.nodes.elect import Elected

@@ -14,7 +14,7 @@ import typer
 from rich.cells import cell_len, chop_cells
 
 from kafkalog.jobs.inspection.units import for_people
-from kafkalog.jobs.running import json_line, print_line, said_by_system
+from kafkalog.jobs.process.running import json_line, print_line, said_by_system
 from kafkalog.texts import printable
 
 if TYPE_CHECKING:

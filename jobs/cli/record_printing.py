@@ -15,8 +15,8 @@ import typer
 from kafkalog.errors import OptionError
 from kafkalog.jobs.cli.lookup import shown_data, shown_record
 from kafkalog.jobs.cli.output import print_rows
-from kafkalog.jobs.running import json_line
-from kafkalog.jobs.targets import check_file
+from kafkalog.jobs.process.output_paths import check_file
+from kafkalog.jobs.process.running import json_line
 from kafkalog.model import many
 from kafkalog.streaming.lookup.lookup import with_ms
 

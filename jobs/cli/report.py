@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from kafkalog.jobs.arguments import SETTINGS, pairs
 from kafkalog.jobs.cli.arguments import Json, Paths, TopicName  # noqa: TC001 - typer reads them
 from kafkalog.jobs.cli.output import (
     exit_if,
@@ -16,8 +15,9 @@ from kafkalog.jobs.cli.output import (
     progress_bar,
     terminal_width,
 )
-from kafkalog.jobs.running import print_line
-from kafkalog.jobs.targets import check_file, check_replaced
+from kafkalog.jobs.process.arguments import SETTINGS, pairs
+from kafkalog.jobs.process.output_paths import check_file, check_replaced
+from kafkalog.jobs.process.running import print_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -53,8 +53,11 @@ def plot(
     """Show records and bytes over time, ages of segments, sizes of batches, and compression."""
     with one_line_errors():
         from kafkalog.jobs.inspection.figures import measure, rows_of  # noqa: PLC0415
-        from kafkalog.jobs.plots.bars import lines_of  # noqa: PLC0415
-        from kafkalog.jobs.plots.chart import draw, require_matplotlib  # noqa: PLC0415
+        from kafkalog.jobs.report.plots import (  # noqa: PLC0415
+            draw,
+            lines_of,
+            require_matplotlib,
+        )
 
         if png is not None:
             check_file("--png", png, paths, example="plot.png")
@@ -123,9 +126,11 @@ def report(
 
 
 def _print(facts: Facts, findings: Sequence[Finding], html: Path | None, *, as_json: bool) -> None:
-    from kafkalog.jobs.report import summary as text  # noqa: PLC0415
-    from kafkalog.jobs.report.findings import new_warnings  # noqa: PLC0415
-    from kafkalog.jobs.report.summary import facts_as_rows  # noqa: PLC0415
+    from kafkalog.jobs.report import findings as text  # noqa: PLC0415
+    from kafkalog.jobs.report.findings import (
+        facts_as_rows,
+        new_warnings,
+    )
 
     if as_json:
         print_rows(list(facts_as_rows(facts, findings)), as_json=True)

@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from kafkalog.jobs.arguments import (
+from kafkalog.jobs.cli.arguments import Json  # noqa: TC001 - typer reads annotations
+from kafkalog.jobs.cli.output import one_line_errors, print_rows, standard_input
+from kafkalog.jobs.inspection.units import for_people
+from kafkalog.jobs.process.arguments import (
     READ_ISOLATION,
     SETTINGS,
     Isolation,
     check_text,
     reading_options,
 )
-from kafkalog.jobs.cli.arguments import Json  # noqa: TC001 - typer reads annotations
-from kafkalog.jobs.cli.output import one_line_errors, print_rows, standard_input
-from kafkalog.jobs.inspection.units import for_people
-from kafkalog.jobs.running import print_line
+from kafkalog.jobs.process.running import print_line
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -98,7 +98,7 @@ def _is_there(text: str) -> bool:
 
 
 def _prompt(session: SqlSession, *, as_json: bool) -> None:
-    from kafkalog.jobs.sql.prompt import SqlPrompt  # noqa: PLC0415
+    from kafkalog.jobs.sql.session import SqlPrompt  # noqa: PLC0415
 
     prompt = SqlPrompt(lambda text: _answer(session, text, as_json=as_json), session.tables)
     while True:

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from kafkalog.jobs.arguments import ALLOW_BROKER, SETTINGS, pairs
 from kafkalog.jobs.cli.arguments import (  # noqa: TC001 - typer reads them  # noqa: TC001 - typer reads annotations
     DryRun,
     Json,
@@ -23,6 +22,7 @@ from kafkalog.jobs.cli.output import (
     tell_if_nothing,
 )
 from kafkalog.jobs.inspection.units import shown_place
+from kafkalog.jobs.process.arguments import ALLOW_BROKER, SETTINGS, pairs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -218,7 +218,7 @@ def stats(
 ) -> None:
     """Count records, batches and bytes of each partition; when, by whom, how compressed."""
     with one_line_errors(), progress_bar() as told:
-        from kafkalog.jobs.inspection.counting import count_partitions  # noqa: PLC0415
+        from kafkalog.jobs.inspection.figures import count_partitions  # noqa: PLC0415
 
         rows = count_partitions(paths, topic, pairs(settings), told)
     print_rows(rows, as_json=as_json, spare=_SPARE)

@@ -1,9 +1,9 @@
 """The main job, ``python -m kafkalog.jobs.demo``: flights through a log into a Delta table.
 
-``flights``
-    the input.
+``__main__``
+    the job, and what it shows meanwhile.
 ``queries``
-    the two streaming queries.
-``checks``, ``screen``
-    what is checked at the end, and what is shown meanwhile.
+    the flights, and the two streaming queries.
+``checks``
+    what is checked at the end.
 """

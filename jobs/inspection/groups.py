@@ -9,20 +9,18 @@ from typing import TYPE_CHECKING, Any, Final
 from kafkalog.checkpoints.committed import load_committed
 from kafkalog.errors import UnknownTopicOrPartitionError
 from kafkalog.jobs.inspection.lag import lag_of
-from kafkalog.jobs.inspection.log_dirs import ends_of, log_dirs_of, partitions_of
-from kafkalog.jobs.inspection.missing import say_missing
+from kafkalog.jobs.inspection.log_dirs import ends_of, log_dirs_of, partitions_of, say_missing
 from kafkalog.model import OFFSETS_TOPIC, TopicPartition, listed
 from kafkalog.streaming.coordinator.group_replay import read_groups
-from kafkalog.streaming.groups.group_record import GroupRecord
 from kafkalog.streaming.groups.member_files import MemberFolder
 from kafkalog.streaming.groups.position_topics import is_of_earlier_topic, last_batch_of
+from kafkalog.streaming.groups.rebalance import GroupRecord
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from kafkalog.streaming.coordinator.group_positions import CommittedOffset
-    from kafkalog.streaming.coordinator.group_replay import KnownGroup
-    from kafkalog.streaming.groups.group_record import Member
+    from kafkalog.streaming.coordinator.group_replay import CommittedOffset, KnownGroup
+    from kafkalog.streaming.groups.rebalance import Member
     from kafkalog.streaming.source.offsets import PartitionOffsets
     from kafkalog.streaming.store.ends.tracker import LogEndTracker
 

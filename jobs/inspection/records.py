@@ -18,16 +18,16 @@ from kafkalog.files.system import system
 from kafkalog.jobs.inspection.log_dirs import unknown_partition
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.log.intervals import EVERYTHING, Intervals
-from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.log.read.slice_reader import NarrowedDecoder
 from kafkalog.streaming.options.declaring import warn_ignored
+from kafkalog.streaming.options.read_options import ReadOptions
 from kafkalog.streaming.source.batch_plan import plan_batch
 from kafkalog.streaming.source.loss import with_remedy
-from kafkalog.streaming.source.pruning import Selection, thin_split
-from kafkalog.streaming.source.read_options import ReadOptions
+from kafkalog.streaming.source.planner import Selection, thin_split
 from kafkalog.streaming.source.reading import read_split
 from kafkalog.streaming.source.schema import RowSchema
 from kafkalog.streaming.source.stream_control import new_splits
+from kafkalog.streaming.store.log_dirs import LogDirs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 from kafkalog.checkpoints.broker import read_topic_id
 from kafkalog.checkpoints.committed import load_committed
 from kafkalog.checkpoints.voters import find_voters
-from kafkalog.jobs.inspection.log_dirs import ends_of, log_dirs_of, partitions_of
-from kafkalog.jobs.inspection.missing import say_missing
+from kafkalog.jobs.inspection.log_dirs import ends_of, log_dirs_of, partitions_of, say_missing
 from kafkalog.streaming.admin.nodes.replicas import inspect_replicas
 from kafkalog.streaming.log.partition_log import PartitionLog
 from kafkalog.streaming.log.retention import Retention

@@ -3,11 +3,11 @@
 ``facts``
     what a report is made of, from one round over the logs.
 ``findings``
-    what is wrong, and which command mends it.
-``page``, ``sections``, ``charts``, ``markup``
+    what is wrong, and which command mends it; the same for a terminal and for ``--json``.
+``page``, ``sections``, ``charts``
     the page.
-``summary``
-    the same for a terminal and for ``--json``.
+``plots``
+    pictures and bars of text.
 
 Read ``facts`` first.
 """

@@ -13,12 +13,16 @@ from kafkalog.checkpoints.committed import load_committed
 from kafkalog.errors import KafkaLogError
 from kafkalog.files.system import system
 from kafkalog.jobs.inspection.batches import Verified, verified
-from kafkalog.jobs.inspection.counting import PartitionCount, read_batch_rows
-from kafkalog.jobs.inspection.figures import Measured, Timeline, with_one_width
+from kafkalog.jobs.inspection.figures import (
+    Measured,
+    PartitionCount,
+    Timeline,
+    read_batch_rows,
+    with_one_width,
+)
 from kafkalog.jobs.inspection.groups import list_groups
-from kafkalog.jobs.inspection.lag import LagMeter
+from kafkalog.jobs.inspection.lag import LagMeter, ReadersNamed
 from kafkalog.jobs.inspection.log_dirs import log_dirs_of, partitions_of
-from kafkalog.jobs.inspection.readers import ReadersNamed
 from kafkalog.jobs.inspection.topics import describe_partitions, list_offsets, list_topics
 from kafkalog.model import INTERNAL_TOPICS, TopicPartition
 from kafkalog.streaming.log.read.salvage import SUMMARY

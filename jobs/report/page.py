@@ -10,9 +10,19 @@ from kafkalog import __version__
 from kafkalog.errors import OptionError
 from kafkalog.files.atomic import prepare, publish
 from kafkalog.jobs.inspection.units import shown_duration, shown_size
-from kafkalog.jobs.plots.bars import charts_of
-from kafkalog.jobs.report.charts import Growth, per_span, shown_second, shown_span
-from kafkalog.jobs.report.markup import NOTHING, Markup, joined, tag
+from kafkalog.jobs.process.output_paths import check_file, check_replaced
+from kafkalog.jobs.report.charts import (
+    NOTHING,
+    Growth,
+    Markup,
+    joined,
+    per_span,
+    shown_second,
+    shown_span,
+    tag,
+)
+from kafkalog.jobs.report.findings import is_internal, summary_of
+from kafkalog.jobs.report.plots import charts_of
 from kafkalog.jobs.report.sections import (
     batches_table,
     findings_section,
@@ -21,17 +31,15 @@ from kafkalog.jobs.report.sections import (
     readers_section,
     topics_section,
 )
-from kafkalog.jobs.report.summary import is_internal, summary_of
-from kafkalog.jobs.targets import check_file, check_replaced
 from kafkalog.model import many
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from kafkalog.jobs.plots.bars import Row
     from kafkalog.jobs.report.facts import Facts
     from kafkalog.jobs.report.findings import Finding
+    from kafkalog.jobs.report.plots import Row
 
 
 __all__ = ["MARK", "STYLE", "check_target", "page_of", "write_page"]

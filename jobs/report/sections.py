@@ -7,10 +7,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kafkalog.jobs.inspection.batches import Fault
 from kafkalog.jobs.inspection.units import shown_duration, shown_size
-from kafkalog.jobs.report.charts import Growth, shown_moment, spark_columns
-from kafkalog.jobs.report.findings import new_warnings
-from kafkalog.jobs.report.markup import NOTHING, Column, Markup, count, joined, table, tag
-from kafkalog.jobs.report.summary import is_internal, topic_rows
+from kafkalog.jobs.report.charts import (
+    NOTHING,
+    Column,
+    Growth,
+    Markup,
+    count,
+    joined,
+    shown_moment,
+    spark_columns,
+    table,
+    tag,
+)
+from kafkalog.jobs.report.findings import is_internal, new_warnings, topic_rows
 from kafkalog.model import many
 
 if TYPE_CHECKING:

@@ -19,16 +19,15 @@ from kafkalog.jobs.inspection.records import read_in_threads
 from kafkalog.streaming.log.intervals import EVERYTHING, NOTHING, Intervals
 from kafkalog.streaming.source.batch_plan import plan_batch
 from kafkalog.streaming.source.loss import with_remedy
-from kafkalog.streaming.source.pruning import Selection, thin_split
+from kafkalog.streaming.source.planner import Selection, thin_split
 from kafkalog.streaming.source.reading import read_split
-from kafkalog.streaming.source.schema import RowSchema
-from kafkalog.streaming.source.views import view_arrow_schema
+from kafkalog.streaming.source.schema import RowSchema, view_arrow_schema
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
 
+    from kafkalog.streaming.options.read_options import ReadOptions
     from kafkalog.streaming.source.planner import LogSplit
-    from kafkalog.streaming.source.read_options import ReadOptions
 
 
 __all__ = [

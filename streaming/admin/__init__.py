@@ -1,17 +1,21 @@
 """What an operator does to a set of log directories.
 
 ``topics``
-    create, alter, delete.
+    create, alter, delete; starts and ends of a copy.
 ``retention``, ``old_segments``
     delete the oldest records: by what was given to topics, DeleteRecords, now and then.
 ``compaction``, ``cleaning``
     compact topics, as a broker's cleaner does.
-``backup``, ``folder_copy``, ``copied_bounds``
+``backup``
     copies of log directories.
-``recovery``, ``salvage``, ``damage``, ``preview``
-    bring logs into order; go on with a damaged one.
+``recovery``
+    bring logs into order: roll back, cut a torn tail, rebuild indexes; and dry runs of it.
+``salvage``, ``damage``
+    go on with a damaged log: cut it, or take bytes out of its middle, because a person asks for it.
 ``groups``
     consumer groups: deleted topics, expiration.
 ``broker``, ``nodes``
-    give a set to a broker and take it back; the nodes of a replicated set.
+    give a set to a broker and take it over; the nodes of a replicated set.
+
+Read ``topics`` first.
 """

@@ -1,6 +1,6 @@
 """Compact one partition: what one task of a job does, and one thread of ``kafkalog compact``.
 
-1. The partition's own lock is taken (:mod:`~kafkalog.streaming.store.cleaner_lock`).
+1. The partition's own lock is taken (:mod:`~kafkalog.streaming.store.locks`).
 2. A short session ends what a killed swap has left, and tells how far the log is committed.
 3. The log is cleaned into files in the root of its log directory. Nobody waits meanwhile.
 4. Sessions put them in place, some groups of segments each, if nothing has changed there. The last
@@ -30,19 +30,18 @@ from kafkalog.files.deferred_signals import check_interrupt, shielded
 from kafkalog.files.system import system
 from kafkalog.model import many
 from kafkalog.streaming.admin.old_segments import ManagedLog, opened_logs
-from kafkalog.streaming.commit.states import all_durable
-from kafkalog.streaming.commit.unsynced import make_left_durable
+from kafkalog.streaming.commit.states import all_durable, make_left_durable
 from kafkalog.streaming.log.compaction.cleanable import find_cleanable
 from kafkalog.streaming.log.compaction.cleaner import clean_log
 from kafkalog.streaming.log.compaction.offset_map import DEFAULT_MEMORY, OffsetMap
-from kafkalog.streaming.log.compaction.producers import LastRecords
+from kafkalog.streaming.log.compaction.transactions import LastRecords
 from kafkalog.streaming.log.files import LOG, file_name
-from kafkalog.streaming.log.log_dir import LogDirs, partitions_by_node
 from kafkalog.streaming.log.segments import retrying
 from kafkalog.streaming.log.swap import bring_in, replace_segments
 from kafkalog.streaming.options.topic_settings import LogConfig
-from kafkalog.streaming.store.cleaner_lock import CleanerLock
-from kafkalog.streaming.store.ends.broker_marks import BrokerMarks
+from kafkalog.streaming.store.ends.recorded import BrokerMarks
+from kafkalog.streaming.store.locks import CleanerLock
+from kafkalog.streaming.store.log_dirs import LogDirs, partitions_by_node
 from kafkalog.streaming.store.policy import WAIT_MS
 from kafkalog.streaming.store.replicas.copying import copy_cleaner_offset
 from kafkalog.streaming.store.replicas.quorum import Quorum

@@ -31,7 +31,7 @@ from kafkalog.streaming.admin.retention import Deleted, retain_set
 from kafkalog.streaming.log.compaction.offset_map import DEFAULT_MEMORY
 from kafkalog.streaming.log.swap import Removed
 from kafkalog.streaming.options.topic_settings import LogConfig, understood
-from kafkalog.streaming.store.cleaner_lock import CleanerBusyError, remove_orphans
+from kafkalog.streaming.store.locks import CleanerBusyError, remove_orphans
 from kafkalog.streaming.store.policy import WAIT_MS
 from kafkalog.streaming.store.session import places
 from kafkalog.streaming.store.topics import check_known

@@ -16,13 +16,15 @@ from kafkalog.files.regular import read_regular
 from kafkalog.files.system import system
 from kafkalog.model import OFFSETS_TOPIC, many
 from kafkalog.streaming.admin.old_segments import opened_logs
+from kafkalog.streaming.commit.append import CommitPlan
 from kafkalog.streaming.commit.attached_records import AttachedRecords
-from kafkalog.streaming.commit.commit_plan import CommitPlan
 from kafkalog.streaming.commit.committer import Committer
-from kafkalog.streaming.coordinator.group_metadata import encode_group_key, encode_group_metadata
-from kafkalog.streaming.coordinator.group_positions import partition_for_group
-from kafkalog.streaming.coordinator.group_replay import read_groups
-from kafkalog.streaming.coordinator.offset_commits import encode_position_key
+from kafkalog.streaming.coordinator.group_metadata import (
+    encode_group_key,
+    encode_group_metadata,
+    encode_position_key,
+)
+from kafkalog.streaming.coordinator.group_replay import partition_for_group, read_groups
 from kafkalog.streaming.groups.member_files import EXPIRY_NOTE, MEMBER_PREFIX, PLAN_PREFIX
 from kafkalog.streaming.log.partition_log import PartitionLog
 from kafkalog.streaming.store.identity import BatchIdentity

@@ -25,14 +25,14 @@ from kafkalog.streaming.admin.old_segments import (
     opened_logs,
     refuse_broker_directory,
 )
-from kafkalog.streaming.commit.unsynced import make_shortened_durable
-from kafkalog.streaming.log.log_dir import partitions_by_node
+from kafkalog.streaming.commit.states import make_shortened_durable
 from kafkalog.streaming.log.retention import Retention, expired
 from kafkalog.streaming.log.swap import Removed, remove_retired
 from kafkalog.streaming.options.topic_settings import REMOTE_STORAGE, LogConfig, is_remote
-from kafkalog.streaming.store.ends.broker_marks import BrokerMarks
+from kafkalog.streaming.store.broker_files import LogStarts, end_move, move_log_starts
+from kafkalog.streaming.store.ends.recorded import BrokerMarks
 from kafkalog.streaming.store.expired_segments import Rounds
-from kafkalog.streaming.store.log_starts import LogStarts, end_move, move_log_starts
+from kafkalog.streaming.store.log_dirs import partitions_by_node
 from kafkalog.streaming.store.policy import WAIT_MS
 from kafkalog.streaming.store.recovery.unsynced_tail import refuse_lost_tail
 from kafkalog.streaming.store.session import opened_set
@@ -239,7 +239,7 @@ def _with_room(act: Callable[[], None], gone: Sequence[ExpiredSegments]) -> None
 # 3. where all of a log has, it continues in a new segment; what ``flush=os`` has left of a log that
 #    loses records is made durable;
 # 4. the new log starts are published, by one rename for all partitions, and Kafka's checkpoint
-#    follows (:mod:`~kafkalog.streaming.store.log_starts`);
+#    follows (:mod:`~kafkalog.streaming.store.broker_files`);
 # 5. the segments are renamed to ``.deleted``.
 #
 # Cut off before step 4, nothing is deleted. After it, segments may lie below their log start:

@@ -37,29 +37,29 @@ from kafkalog.checkpoints.broker import (
 from kafkalog.checkpoints.committed import load_committed
 from kafkalog.checkpoints.state_file import load_state
 from kafkalog.errors import CorruptRecordError, UnknownTopicOrPartitionError
-from kafkalog.files.copies import copy_range, try_to_link
 from kafkalog.files.deferred_signals import shielded
 from kafkalog.files.regular import (
+    copy_range,
     create_exclusive,
     fsync_directory,
     fsync_file,
     open_regular,
     sync,
+    try_to_link,
 )
 from kafkalog.model import said_there
 from kafkalog.streaming.admin.damage import PlaceName, chosen_places, look_for_damage
 from kafkalog.streaming.log.append.recovery import start_segment
 from kafkalog.streaming.log.files import LOG, file_name
-from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.log.partition_log import PartitionLog
-from kafkalog.streaming.log.rewrite import rewrite_segment, truncate_log
 from kafkalog.streaming.log.segments import list_base_offsets
-from kafkalog.streaming.log.swap import finish_swap
+from kafkalog.streaming.log.swap import finish_swap, rewrite_segment, truncate_log
 from kafkalog.streaming.options.topic_settings import LogConfig
-from kafkalog.streaming.store.ends.broker_marks import BrokerMarks
+from kafkalog.streaming.store.ends.recorded import BrokerMarks
 from kafkalog.streaming.store.ends.rule import committed_end
-from kafkalog.streaming.store.folders.deleted import without_deleted
-from kafkalog.streaming.store.guard import note_salvage, salvage_is_over, unfinished_salvage
+from kafkalog.streaming.store.log_dirs import LogDirs
+from kafkalog.streaming.store.nodes import note_salvage, salvage_is_over, unfinished_salvage
+from kafkalog.streaming.store.partition_folders import without_deleted
 from kafkalog.streaming.store.policy import WAIT_MS, SetPolicy
 from kafkalog.streaming.store.recovery.partition_states import ended_at
 from kafkalog.streaming.store.session import Session, existing, refuse_nodes

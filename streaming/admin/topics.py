@@ -1,29 +1,26 @@
-"""Create, alter and delete topics.
-
-A topic is created, and gets more partitions, as a commit makes those of new topics: visible all at
-once, and taken back if it is cut off. Settings change by one rename of the commit state. How a
-topic is deleted: :mod:`~kafkalog.streaming.store.folders.deletion`.
-"""
+"""Create, alter and delete topics; let the logs of a copy start and end as the original's do."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kafkalog.checkpoints.broker import read_topic_id
 from kafkalog.checkpoints.commit_state import topic_key
 from kafkalog.checkpoints.committed import Committed
 from kafkalog.checkpoints.state_file import load_state
-from kafkalog.errors import LogDirectoryError, OptionError
+from kafkalog.errors import LogDirectoryError, OffsetOutOfRangeError, OptionError
 from kafkalog.files.deferred_signals import shielded
 from kafkalog.files.system import system
 from kafkalog.model import MAX_OFFSET, listed
 from kafkalog.streaming.admin.groups import forget_positions
 from kafkalog.streaming.admin.old_segments import opened_after_broker
-from kafkalog.streaming.commit.commit_plan import CommitPlan
+from kafkalog.streaming.admin.retention import delete_records
+from kafkalog.streaming.commit.append import CommitPlan
 from kafkalog.streaming.commit.committer import Committer
+from kafkalog.streaming.commit.preserved_offsets import CopiedEnd
 from kafkalog.streaming.log.segments import LogSegments
 from kafkalog.streaming.options.topic_settings import (
     LOG_CONFIG_NAMES,
@@ -32,24 +29,40 @@ from kafkalog.streaming.options.topic_settings import (
     is_remote,
     understood,
 )
-from kafkalog.streaming.store.folders.deletion import delete_topics
-from kafkalog.streaming.store.folders.ownership import check_no_link
+from kafkalog.streaming.store.folder_changes import delete_topics
 from kafkalog.streaming.store.identity import BatchIdentity
 from kafkalog.streaming.store.open_set import check_given
-from kafkalog.streaming.store.policy import BY_FLAG, SetPolicy, TopicPolicy
-from kafkalog.streaming.store.replicas.placement import check_one_node
+from kafkalog.streaming.store.partition_folders import check_no_link
+from kafkalog.streaming.store.policy import BY_FLAG, WAIT_MS, SetPolicy, TopicPolicy
+from kafkalog.streaming.store.replicas.election import check_one_node
 from kafkalog.streaming.store.replicas.starting import has_nodes
-from kafkalog.streaming.store.session import check_written, ensure_set, existing, places
+from kafkalog.streaming.store.session import (
+    check_written,
+    ensure_set,
+    existing,
+    places,
+    refuse_nodes,
+)
 from kafkalog.streaming.store.topics import Topic, TopicCatalog, check_writable, unknown_topic
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
     from contextlib import AbstractContextManager
 
+    from kafkalog.model import TopicPartition
     from kafkalog.streaming.log.log_dir import PartitionDirectory
     from kafkalog.streaming.store.log_set import LogSet
 
-__all__ = ["Altered", "Deleted", "alter", "create", "delete"]
+
+__all__ = ["Altered", "Bounds", "Deleted", "alter", "create", "delete", "set_bounds"]
+
+
+# ----------------------------------------------------------------------------------------------
+# Create, alter and delete topics.
+#
+# A topic is created, and gets more partitions, as a commit makes those of new topics: visible all
+# at once, and taken back if it is cut off. Settings change by one rename of the commit state. How
+# a topic is deleted: :mod:`~kafkalog.streaming.store.folder_changes`.
 
 
 class Altered(NamedTuple):
@@ -367,3 +380,71 @@ def _make(
     )
     identity = BatchIdentity(f"job:{system.random_id()}", 0)
     Committer(plan, identity).make_partitions(log_set, topic, starts)
+
+
+# ----------------------------------------------------------------------------------------------
+# Let the logs of a copy start and end where those of its original do, whatever records it holds.
+#
+# The ends are published first, all by one rename, and then the starts. Cut off between the two,
+# the copy begins earlier than its original, and the same call ends it.
+
+
+_WRITER: Final = "job:copied-bounds"
+"""One name for all: what a killed call has staged, the next one sweeps away."""
+
+
+class Bounds(NamedTuple):
+    """Where a log starts and ends: its offsets are ``[start, end)``."""
+
+    start: int
+    end: int
+
+
+@shielded
+def set_bounds(
+    paths: Sequence[str],
+    bounds: Mapping[TopicPartition, Bounds],
+    *,
+    allows_broker: bool = False,
+    wait_ms: int = WAIT_MS,
+) -> None:
+    """Let the logs of partitions end and start at these offsets.
+
+    A log that is there already so is left as it is, and one that starts later too. Where the end
+    lies above the last record, a batch without records is appended. What lies below the start is
+    deleted, of compacted topics too.
+
+    Args:
+        paths: all log directories of the set.
+        bounds: where each log is to start and to end.
+        allows_broker: whether to do so though a broker had the directories last.
+        wait_ms: how long to wait for a writer of ours.
+
+    Raises:
+        OffsetOutOfRangeError: a start above its end, or offsets that no log can have.
+        UnknownTopicOrPartitionError: a partition that is not there.
+        CommitError: a log reaches beyond its end already. Nothing was changed.
+        KafkaLogError: a log, or the set, is not as it should be.
+    """
+    _check(bounds)
+    directories = existing(paths)
+    check_written(directories)
+    refuse_nodes(directories, "a copy with the bounds of its original")
+    plan = CommitPlan(
+        directories=tuple(directories),
+        planned_ms=system.time_ns() // 1_000_000,
+        policy=SetPolicy(allows_broker=allows_broker, wait_ms=wait_ms, may_grow=False),
+        topics=TopicPolicy(allows_internal=True),
+    )
+    ends = {key: CopiedEnd(each.end) for key, each in bounds.items()}
+    Committer(plan, BatchIdentity(_WRITER, 0), ends=ends).commit_or_abort([])
+    starts = {key: each.start for key, each in bounds.items()}
+    delete_records(paths, starts, heeds_policy=False, allows_broker=allows_broker, wait_ms=wait_ms)
+
+
+def _check(bounds: Mapping[TopicPartition, Bounds]) -> None:
+    for key, (start, end) in bounds.items():
+        if not 0 <= start <= end < MAX_OFFSET:
+            raise OffsetOutOfRangeError(
+                f"{key}: no log starts at offset {start} and ends at {end}", offset=start
+            )

@@ -2,16 +2,22 @@
 
 ``committer``
     the steps of a commit, and its outcome.
-``planning``, ``append``, ``commit_plan``
-    which bytes go where; the runs of one partition on their way.
-``states``, ``versions``
-    the commit state that follows; batch writes with an id.
-``tail_recovery``, ``preserved_offsets``, ``unsynced``
-    ends of logs that others have written; offsets that are kept; what is not on the disk yet.
+``planning``, ``append``
+    the plan of a commit; which bytes go where; the runs of one partition on their way.
+``versions``
+    was a batch write with an id written already? (For queries: ``store/identity``.)
+``row_digest``
+    what a batch holds as a number: is it the same batch?
+``states``
+    the commit state that follows; what ``flush=os`` left unsynced is made durable.
+``tail_recovery``
+    cut a torn tail, or go on above what others have appended.
+``preserved_offsets``, ``attached_records``
+    offsets that are kept; records of internal topics.
 ``replication``
     the same bytes for each replica in sync.
-``attached_records``, ``query_checkpoint``, ``row_digest``
-    records of internal topics; Spark's checkpoint; what a batch holds as a number.
+``staging``
+    batches that tasks have written, before the commit.
 
 Read ``committer`` first.
 """

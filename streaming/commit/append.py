@@ -1,12 +1,12 @@
-"""The runs of one partition on their way from staged files into its log."""
+"""What a commit is to append: its plan, and the runs of one partition on their way into its log."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from kafkalog.checkpoints.broker import LEADER_EPOCHS, PARTITION_METADATA
-from kafkalog.checkpoints.commit_state import PartitionState
+from kafkalog.checkpoints.commit_state import DEFAULT_EXPIRATION_MS, PartitionState
 from kafkalog.checkpoints.intent import (
     IntendedPartition,
     IntendedPiece,
@@ -14,13 +14,14 @@ from kafkalog.checkpoints.intent import (
     StagedFile,
 )
 from kafkalog.files.regular import fsync_directory, fsync_file
-from kafkalog.streaming.commit.staging.message_source import LogTables, MessageSource
-from kafkalog.streaming.commit.staging.staged_source import StagedSource
+from kafkalog.streaming.commit.staging.staged_source import LogTables, MessageSource, StagedSource
 from kafkalog.streaming.log.append.recovery import correct_indexes_of_sound
-from kafkalog.streaming.store.recovery.recovery_points import LogReach
+from kafkalog.streaming.store.policy import SetPolicy, TopicPolicy
+from kafkalog.streaming.store.recovery.partition_states import LogReach
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from pathlib import Path
 
     from kafkalog.streaming.commit.staging.staged_run import StagedRun
     from kafkalog.streaming.commit.staging.staged_source import StagedFiles
@@ -28,7 +29,38 @@ if TYPE_CHECKING:
     from kafkalog.streaming.records.batch import BatchTable
     from kafkalog.streaming.store.topics import Topic
 
-__all__ = ["PartitionAppend"]
+
+__all__ = ["CommitPlan", "PartitionAppend"]
+
+
+# ----------------------------------------------------------------------------------------------
+# What is decided of a commit before its batch is staged.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitPlan:
+    """Where a batch is committed, and by which rules.
+
+    ``directories`` are those that staged runs count in. ``planned_ms`` is when the batch was
+    planned, by the wall clock. ``expiration_ms``: how long its writer is remembered.
+    ``allows_unknown``: a query that the set does not know may begin above batch 0. With
+    ``has_nodes`` the directories are those of several nodes. With ``acks_all`` as many replicas
+    have to be in sync as ``min.insync.replicas`` says.
+    """
+
+    directories: tuple[Path, ...]
+    planned_ms: int
+    policy: SetPolicy = field(default_factory=SetPolicy)
+    topics: TopicPolicy = field(default_factory=TopicPolicy)
+    expiration_ms: int = DEFAULT_EXPIRATION_MS
+    allows_unknown: bool = False
+    has_nodes: bool = False
+    acks_all: bool = True
+
+
+# ----------------------------------------------------------------------------------------------
+# The runs of one partition on their way from staged files into its log.
+
 
 _LONG_BYTES: Final = 1 << 20
 

@@ -16,14 +16,14 @@ import pyarrow as pa
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.commit.staging.formats import BatchFormat
 from kafkalog.streaming.commit.staging.staged_files import Home
-from kafkalog.streaming.records.record_columns import RecordColumns
+from kafkalog.streaming.records.builder import RecordColumns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from kafkalog.streaming.commit.staging.staged_files import Staging
     from kafkalog.streaming.commit.staging.staged_run import StagedRun
-    from kafkalog.streaming.records.open_batch import EncodedBatch
+    from kafkalog.streaming.records.builder import EncodedBatch
     from kafkalog.streaming.store.policy import TopicPolicy
     from kafkalog.streaming.store.topics import Topic
 

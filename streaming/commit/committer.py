@@ -39,31 +39,39 @@ from kafkalog.streaming.commit.append import PartitionAppend
 from kafkalog.streaming.commit.planning import plan_appends, plan_partitions
 from kafkalog.streaming.commit.replication import Replication
 from kafkalog.streaming.commit.staging.staged_source import StagedFiles
-from kafkalog.streaming.commit.states import all_durable, next_state, tell_forgotten
-from kafkalog.streaming.commit.unsynced import make_left_durable
+from kafkalog.streaming.commit.states import (
+    all_durable,
+    make_left_durable,
+    next_state,
+    tell_forgotten,
+)
 from kafkalog.streaming.commit.versions import new_topics_of
 from kafkalog.streaming.options.bridge import what_to_do
 from kafkalog.streaming.store.appender_cache import KeptAppenders
-from kafkalog.streaming.store.cleanup import WrittenEnd, sweep, write_ends
+from kafkalog.streaming.store.broker_files import (
+    WrittenEnd,
+    drop_stale_entries_on_nodes,
+    sweep,
+    write_ends,
+)
 from kafkalog.streaming.store.identity import Verdict, judge, remember
-from kafkalog.streaming.store.recovery.recovery_points import sync_up_to
+from kafkalog.streaming.store.recovery.partition_states import sync_up_to
 from kafkalog.streaming.store.recovery.rollback import roll_back
 from kafkalog.streaming.store.recovery.unsynced_tail import boot_of, refuse_lost_tail
 from kafkalog.streaming.store.replicas.controller import decide_again
 from kafkalog.streaming.store.replicas.open_nodes import QuorumSession
 from kafkalog.streaming.store.session import Session
-from kafkalog.streaming.store.stale_entries import drop_stale_entries_on_nodes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from kafkalog.checkpoints.commit_state import CommitStamp, CommitState
+    from kafkalog.checkpoints.query_checkpoint import QueryCheckpoint
     from kafkalog.model import TopicPartition
+    from kafkalog.streaming.commit.append import CommitPlan
     from kafkalog.streaming.commit.attached_records import AttachedRecords
-    from kafkalog.streaming.commit.commit_plan import CommitPlan
     from kafkalog.streaming.commit.preserved_offsets import CopiedBatch, CopiedEnd
-    from kafkalog.streaming.commit.query_checkpoint import QueryCheckpoint
     from kafkalog.streaming.commit.staging.staged_run import StagedRun
     from kafkalog.streaming.log.append.appender import AppendPlan
     from kafkalog.streaming.store.appender_cache import AppendersOfSet

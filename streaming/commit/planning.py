@@ -22,23 +22,22 @@ from kafkalog.streaming.commit.preserved_offsets import (
     check_there,
     in_offset_order,
 )
-from kafkalog.streaming.commit.staging.message_source import LateEncoding, must_wait
-from kafkalog.streaming.commit.staging.staged_source import StagedFiles
+from kafkalog.streaming.commit.staging.staged_source import LateEncoding, StagedFiles, must_wait
 from kafkalog.streaming.commit.tail_recovery import TailRecovery
-from kafkalog.streaming.log.log_dir import LogDirs, choose_directory
 from kafkalog.streaming.store.appender_cache import KeptAppenders
-from kafkalog.streaming.store.ends.broker_marks import BrokerMarks
+from kafkalog.streaming.store.broker_files import check_log_start
+from kafkalog.streaming.store.ends.recorded import BrokerMarks
+from kafkalog.streaming.store.log_dirs import LogDirs, choose_directory
 from kafkalog.streaming.store.recovery.lost_partitions import lost_partitions, lost_text
 from kafkalog.streaming.store.recovery.unsynced import advice
-from kafkalog.streaming.store.stale_entries import check_log_start
 from kafkalog.streaming.store.topics import Topic, TopicCatalog, warn_of_partitions
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from kafkalog.streaming.commit.append import CommitPlan
     from kafkalog.streaming.commit.attached_records import AttachedRecords
-    from kafkalog.streaming.commit.commit_plan import CommitPlan
     from kafkalog.streaming.commit.preserved_offsets import CopiedEnd
     from kafkalog.streaming.commit.replication import Replication
     from kafkalog.streaming.commit.staging.staged_run import StagedRun

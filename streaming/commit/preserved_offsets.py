@@ -21,7 +21,7 @@ from kafkalog.model import (
 from kafkalog.streaming.commit.staging.staged_files import Home
 from kafkalog.streaming.log.history import LastBatch, find_divergence, find_last_batch
 from kafkalog.streaming.records.batch_layout import seal_batch
-from kafkalog.streaming.records.open_batch import EncodedBatch
+from kafkalog.streaming.records.builder import EncodedBatch
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -17,7 +17,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from kafkalog.checkpoints.replica_state import NO_LEADER
+from kafkalog.checkpoints.commit_state import NO_LEADER
 from kafkalog.errors import (
     CommitError,
     CorruptRecordError,
@@ -27,15 +27,17 @@ from kafkalog.errors import (
 )
 from kafkalog.model import TopicPartition, partition_directory_name
 from kafkalog.streaming.commit.append import PartitionAppend
-from kafkalog.streaming.commit.staging.on_nodes import StagedTogether, StagingOnNodes
-from kafkalog.streaming.commit.staging.staged_files import StagingArea
+from kafkalog.streaming.commit.staging.staged_files import (
+    StagedTogether,
+    StagingArea,
+    StagingOnNodes,
+)
 from kafkalog.streaming.commit.tail_recovery import TailRecovery
-from kafkalog.streaming.log.log_dir import LogDirs, choose_directory, partitions_by_node
 from kafkalog.streaming.options.topic_settings import LogConfig
-from kafkalog.streaming.store.ends.broker_marks import BrokerMarks
+from kafkalog.streaming.store.ends.recorded import BrokerMarks
+from kafkalog.streaming.store.log_dirs import LogDirs, choose_directory, partitions_by_node
 from kafkalog.streaming.store.recovery.lost_partitions import OFFLINE_REMEDY
-from kafkalog.streaming.store.replicas.election import shrunk
-from kafkalog.streaming.store.replicas.placement import data_nodes, place_new
+from kafkalog.streaming.store.replicas.election import data_nodes, place_new, shrunk
 from kafkalog.streaming.store.replicas.quorum import Quorum
 
 if TYPE_CHECKING:
@@ -43,9 +45,8 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from pathlib import Path
 
-    from kafkalog.checkpoints.commit_state import CommitState, TopicState
-    from kafkalog.checkpoints.replica_state import ReplicaState
-    from kafkalog.streaming.commit.commit_plan import CommitPlan
+    from kafkalog.checkpoints.commit_state import CommitState, ReplicaState, TopicState
+    from kafkalog.streaming.commit.append import CommitPlan
     from kafkalog.streaming.commit.staging.staged_files import Staging
     from kafkalog.streaming.commit.staging.staged_run import StagedRun
     from kafkalog.streaming.commit.staging.staged_source import StagedFiles

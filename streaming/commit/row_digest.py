@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from kafkalog.streaming.records.murmur2 import murmur2
+from kafkalog.streaming.records.murmur2_kernels import murmur2
 from kafkalog.streaming.store.identity import DIGEST_OF_ROWS
 
 if TYPE_CHECKING:

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from kafkalog.model import TopicPartition
     from kafkalog.streaming.log.log_end import ValidEnd
     from kafkalog.streaming.options.topic_settings import LogConfig
-    from kafkalog.streaming.store.ends.broker_marks import BrokerMarks
+    from kafkalog.streaming.store.ends.recorded import BrokerMarks
     from kafkalog.streaming.store.ends.rule import RecordedOffsets
 
 __all__ = [

@@ -1,9 +1,13 @@
-"""A member of a consumer group that reads, without Spark.
+"""Members of consumer groups: the library's Consumer, and a streaming query.
 
-``consumer``
+``consumer``, ``consumer_options``
     ``kafkalog.Consumer``: poll, commit, seek, close.
 ``joined``
     membership, heartbeats, and where the group begins.
 ``fetching``, ``cursors``
     rows of the partitions that a member has, and how far it has come.
+``query_member``, ``query_control``
+    a streaming query that has joined a group: its membership, and its offsets.
+
+Read ``consumer`` first.
 """

@@ -6,8 +6,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from kafkalog.errors import OptionError
-from kafkalog.streaming.options.client import instead_of
-from kafkalog.streaming.options.declaring import Options, Rules, option, options_of, warn_ignored
+from kafkalog.streaming.options.declaring import (
+    Options,
+    Rules,
+    instead_of,
+    option,
+    options_of,
+    warn_ignored,
+)
 from kafkalog.streaming.options.kinds import (
     BOOLEAN,
     DURATION_MS,
@@ -17,8 +23,8 @@ from kafkalog.streaming.options.kinds import (
     choice,
     duration_ms,
 )
+from kafkalog.streaming.options.read_options import ReadOptions
 from kafkalog.streaming.source.arguments import joined, texts, topic_names
-from kafkalog.streaming.source.read_options import ReadOptions
 from kafkalog.streaming.store.policy import SetPolicy
 
 if TYPE_CHECKING:

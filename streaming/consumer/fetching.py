@@ -11,9 +11,9 @@ from kafkalog.files.deferred_signals import pause
 from kafkalog.streaming.source.end_offsets import EndOffsets
 from kafkalog.streaming.source.loss import LossPolicy
 from kafkalog.streaming.source.planner import plan_splits, readable_ranges
-from kafkalog.streaming.source.position_validation import PositionValidator
 from kafkalog.streaming.source.reading import read_split
 from kafkalog.streaming.source.schema import RowSchema
+from kafkalog.streaming.source.start import PositionValidator
 from kafkalog.streaming.source.subscription import Subscription
 
 if TYPE_CHECKING:
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from kafkalog.model import TopicPartition
     from kafkalog.streaming.log.history import Divergence, LastBatch
+    from kafkalog.streaming.options.read_options import ReadOptions
     from kafkalog.streaming.source.planner import LogSplit
-    from kafkalog.streaming.source.read_options import ReadOptions
 
 __all__ = ["Fetched", "Fetcher"]
 

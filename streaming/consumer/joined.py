@@ -15,9 +15,9 @@ from kafkalog.errors import (
 from kafkalog.files.deferred_signals import start_thread_if_possible
 from kafkalog.files.system import system
 from kafkalog.model import listed
-from kafkalog.streaming.groups.group_record import MemberSettings
 from kafkalog.streaming.groups.liveness import LOOK_S
 from kafkalog.streaming.groups.membership import Membership
+from kafkalog.streaming.groups.rebalance import MemberSettings
 from kafkalog.streaming.source.end_offsets import EndOffsets
 from kafkalog.streaming.source.offsets import LATEST
 from kafkalog.streaming.source.start import resolve_start, starting_bound
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from kafkalog.model import TopicPartition
     from kafkalog.streaming.consumer.consumer_options import ConsumerOptions
     from kafkalog.streaming.groups.group_commits import GroupCommits
-    from kafkalog.streaming.groups.group_record import GroupRecord
-    from kafkalog.streaming.source.read_options import ReadOptions
+    from kafkalog.streaming.groups.rebalance import GroupRecord
+    from kafkalog.streaming.options.read_options import ReadOptions
     from kafkalog.streaming.store.log_set import LogSet
     from kafkalog.streaming.store.session import Condition
 

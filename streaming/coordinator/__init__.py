@@ -1,13 +1,15 @@
 """The internal topics of Kafka's coordinators: schemas, records, views, positions of groups.
 
 ``message_schema``, ``schemas``
-    Kafka's message format, and the records of the internal topics.
-``records``, ``views``, ``view_schemas``
-    records as plain values and as Arrow.
-``group_metadata``, ``group_positions``, ``group_replay``, ``offset_commits``
-    groups and their positions, read and written.
+    Kafka's message format, and the records of the internal topics as plain values.
+``views``, ``view_schemas``
+    the same as Arrow.
+``group_metadata``, ``group_replay``
+    groups and their positions, written and read.
+``transaction_states``
+    how transactions ended.
 ``cluster_metadata``, ``cluster_partitions``
-    what ``__cluster_metadata`` says of topics and partitions.
+    what the metadata log of a cluster says of topics and partitions.
 
 Read ``message_schema`` first.
 """

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
 
 from kafkalog.errors import CorruptRecordError, UnsupportedFormatError
-from kafkalog.files.opening import open_file
+from kafkalog.files.open_file import open_file
 from kafkalog.model import CLUSTER_METADATA_TOPIC, TopicPartition
 from kafkalog.streaming.coordinator.message_schema import (
     Field,

@@ -33,8 +33,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from kafkalog.errors import CorruptRecordError, KafkaLogError
 from kafkalog.model import TRANSACTIONS_TOPIC, TopicPartition, listed
 from kafkalog.streaming.coordinator.group_replay import replay_records
-from kafkalog.streaming.coordinator.records import decode_key, decode_value
-from kafkalog.streaming.coordinator.schemas import TRANSACTION_STATES, TRANSACTIONS_RECORD_TYPES
+from kafkalog.streaming.coordinator.schemas import (
+    TRANSACTION_STATES,
+    TRANSACTIONS_RECORD_TYPES,
+    decode_key,
+    decode_value,
+)
 from kafkalog.streaming.log.partition_log import PartitionLog
 from kafkalog.streaming.records.control import MarkerType
 

@@ -5,7 +5,7 @@ A record that cannot be decoded is a row too: what could be read is filled in, t
 also for one of a type that is not known (``recordType`` is then ``Unknown``). Kafka's times are ms;
 here they are timestamps, and one that no timestamp can hold is null with an ``error``.
 
-Rows are built one by one in Python: see :mod:`kafkalog.streaming.coordinator.records`.
+Rows are built one by one in Python: see :mod:`kafkalog.streaming.coordinator.schemas`.
 """
 
 from __future__ import annotations
@@ -21,20 +21,18 @@ import pyarrow as pa
 from kafkalog.errors import CorruptRecordError
 from kafkalog.model import NO_EPOCH, NO_PRODUCER_ID, NO_TIMESTAMP
 from kafkalog.streaming.coordinator.message_schema import Fields
-from kafkalog.streaming.coordinator.records import (
+from kafkalog.streaming.coordinator.schemas import (
     CONSUMER_PROTOCOL_TYPE,
+    OFFSETS_RECORD_TYPES,
+    TRANSACTION_STATES,
+    TRANSACTIONS_RECORD_TYPES,
     DecodedKey,
+    RecordType,
     decode_assignment,
     decode_key,
     decode_subscription,
     decode_value,
     value_version,
-)
-from kafkalog.streaming.coordinator.schemas import (
-    OFFSETS_RECORD_TYPES,
-    TRANSACTION_STATES,
-    TRANSACTIONS_RECORD_TYPES,
-    RecordType,
 )
 from kafkalog.streaming.coordinator.view_schemas import (
     OFFSETS_VIEW_SCHEMA,

@@ -2,9 +2,9 @@
 
 ``membership``, ``member_files``, ``liveness``
     one member; the files by which members speak; who is alive.
-``rebalance``, ``assignors``, ``sticky``, ``subscriptions``
+``rebalance``, ``assignors``
     the next assignment, by Kafka's four assignors.
-``group_commits``, ``group_log``, ``group_record``, ``group_lock``
+``group_commits``, ``group_log``
     what is decided about a group, committed and read.
 ``planned_commit``, ``position_topics``, ``administration``
     positions with a query's rows; positions of an earlier topic; reset and delete.

@@ -16,13 +16,13 @@ from kafkalog.errors import OffsetOutOfRangeError, OptionError, UnknownTopicOrPa
 from kafkalog.files.system import system
 from kafkalog.model import said_there
 from kafkalog.streaming.groups.group_commits import GroupCommits, encode_record
-from kafkalog.streaming.groups.group_record import GroupRecord
 from kafkalog.streaming.groups.liveness import LOOK_S, Watch
 from kafkalog.streaming.groups.member_files import MemberFolder, remove_member, sign_name
 from kafkalog.streaming.groups.planned_commit import remove_plans
-from kafkalog.streaming.log.log_dir import LogDirs
+from kafkalog.streaming.groups.rebalance import GroupRecord
 from kafkalog.streaming.store.ends.tiered import offset_of_time
 from kafkalog.streaming.store.ends.tracker import LogEndTracker
+from kafkalog.streaming.store.log_dirs import LogDirs
 from kafkalog.streaming.store.policy import BY_FLAG, SetPolicy
 from kafkalog.streaming.store.session import check_written, existing, places
 

@@ -17,15 +17,19 @@ from kafkalog.errors import FencedMemberError, KafkaLogError
 from kafkalog.files.system import system
 from kafkalog.files.watch import Watched
 from kafkalog.model import OFFSETS_TOPIC, partition_counts
+from kafkalog.streaming.commit.append import CommitPlan
 from kafkalog.streaming.commit.attached_records import AttachedRecords
-from kafkalog.streaming.commit.commit_plan import CommitPlan
 from kafkalog.streaming.commit.committer import Committer
-from kafkalog.streaming.coordinator.group_metadata import encode_group_key, encode_group_metadata
-from kafkalog.streaming.coordinator.group_positions import (
+from kafkalog.streaming.coordinator.group_metadata import (
+    encode_group_key,
+    encode_group_metadata,
+    encode_position,
+    encode_position_key,
+)
+from kafkalog.streaming.coordinator.group_replay import (
     DEFAULT_OFFSETS_PARTITIONS,
     partition_for_group,
 )
-from kafkalog.streaming.coordinator.offset_commits import encode_position, encode_position_key
 from kafkalog.streaming.groups.group_log import GroupLog, GroupState
 from kafkalog.streaming.groups.position_topics import metadata_of, present_ids
 from kafkalog.streaming.log.history import LastBatch, find_last_batch
@@ -39,7 +43,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kafkalog.model import TopicPartition
-    from kafkalog.streaming.groups.group_record import GroupRecord
+    from kafkalog.streaming.groups.rebalance import GroupRecord
     from kafkalog.streaming.log.log_dir import PartitionDirectory
     from kafkalog.streaming.store.log_set import LogSet
 

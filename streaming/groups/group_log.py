@@ -9,16 +9,20 @@ from kafkalog.checkpoints.broker import read_topic_id
 from kafkalog.errors import CorruptRecordError
 from kafkalog.model import OFFSETS_TOPIC, TopicPartition
 from kafkalog.streaming.coordinator.group_metadata import decode_group_metadata, encode_group_key
-from kafkalog.streaming.coordinator.group_positions import PositionsReplay, partition_for_group
-from kafkalog.streaming.coordinator.group_replay import is_newer_key, replay_records
-from kafkalog.streaming.groups.group_record import GroupRecord
+from kafkalog.streaming.coordinator.group_replay import (
+    PositionsReplay,
+    is_newer_key,
+    partition_for_group,
+    replay_records,
+)
 from kafkalog.streaming.groups.position_topics import (
     id_in_metadata,
     last_batch_of,
     outdated_positions,
 )
+from kafkalog.streaming.groups.rebalance import GroupRecord
 from kafkalog.streaming.log.partition_log import PartitionLog, identity_of
-from kafkalog.streaming.store.ends.broker_marks import BrokerMarks
+from kafkalog.streaming.store.ends.recorded import BrokerMarks
 from kafkalog.streaming.store.ends.rule import committed_end
 
 if TYPE_CHECKING:

@@ -20,8 +20,8 @@ from kafkalog.streaming.groups.rebalance import Presence
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from kafkalog.streaming.groups.group_record import GroupRecord
     from kafkalog.streaming.groups.member_files import Sign
+    from kafkalog.streaming.groups.rebalance import GroupRecord
 
 __all__ = ["LOOK_S", "Watch"]
 

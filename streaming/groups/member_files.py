@@ -36,10 +36,8 @@ from kafkalog.files.regular import open_regular, read_regular, replace_end, writ
 from kafkalog.files.system import system
 from kafkalog.files.watch import Watched
 from kafkalog.model import TopicPartition
-from kafkalog.streaming.groups.assignors import STRATEGIES
-from kafkalog.streaming.groups.group_record import MemberSettings
-from kafkalog.streaming.groups.rebalance import Presence
-from kafkalog.streaming.groups.subscriptions import NO_GENERATION
+from kafkalog.streaming.groups.assignors import NO_GENERATION, STRATEGIES
+from kafkalog.streaming.groups.rebalance import MemberSettings, Presence
 from kafkalog.streaming.store.identity import staging_hash
 
 if TYPE_CHECKING:

@@ -17,32 +17,113 @@ Between rounds a thread of heartbeats may say that it lives, and watch the other
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Self
 
 from kafkalog.errors import FencedMemberError
 from kafkalog.files.deferred_signals import pause, shielded_part
 from kafkalog.files.system import system
-from kafkalog.streaming.groups.group_lock import GroupLock
+from kafkalog.streaming.groups.assignors import NO_GENERATION
 from kafkalog.streaming.groups.liveness import LOOK_S, Watch
-from kafkalog.streaming.groups.member_files import MemberFile, MemberFolder, remove_member
+from kafkalog.streaming.groups.member_files import (
+    GROUP_LOCK_PREFIX,
+    INSTANCE_LOCK_PREFIX,
+    MemberFile,
+    MemberFolder,
+    remove_member,
+)
 from kafkalog.streaming.groups.rebalance import Presence, next_record
-from kafkalog.streaming.groups.subscriptions import NO_GENERATION
-from kafkalog.streaming.store.locks import check_no_broker, seems_held_by_broker
+from kafkalog.streaming.store.identity import staging_hash
+from kafkalog.streaming.store.locks import DirectoryLocks, check_no_broker, seems_held_by_broker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
+    from pathlib import Path
     from typing import TypeAlias
 
     from kafkalog.model import TopicPartition
     from kafkalog.streaming.groups.group_commits import GroupCommits, Move
     from kafkalog.streaming.groups.group_log import GroupState
-    from kafkalog.streaming.groups.group_record import GroupRecord, MemberSettings
     from kafkalog.streaming.groups.member_files import Sign
+    from kafkalog.streaming.groups.rebalance import GroupRecord, MemberSettings
 
     Partitions: TypeAlias = Sequence[TopicPartition]
 
-__all__ = ["Membership"]
+__all__ = ["GroupLock", "InstanceLock", "Membership"]
+
+
+# ----------------------------------------------------------------------------------------------
+# The group's lock: who holds it decides the next generation, and nobody else does meanwhile.
+#
+# A file beside those of the members. It is locked as the set's are
+# (:mod:`~kafkalog.streaming.store. locks`): for one open file where the system has such locks,
+# else for the process, with a mutex beside it. It is taken before the locks of the set, and only
+# if nobody has it: who finds it held leaves the decision to its holder.
+#
+# It saves work, no more: of two that decide the same generation one does, by the condition of the
+# commit (:class:`~.group_commits.Unchanged`).
+
+
+class _FileLock(DirectoryLocks):
+    """The lock of one file in the directory of the set's first member id."""
+
+    def __init__(self, folder: Path, name: str, holder: str) -> None:
+        super().__init__([folder], holder=holder, timeout_ms=0)
+        self._name = name
+
+    def try_to_take(self) -> bool:
+        """Take the lock; return whether nobody else has it.
+
+        Raises:
+            LogDirectoryError: its file cannot be made, or the file system has no locks.
+        """
+        (folder,) = self.directories
+        with ExitStack() as undo:
+            if self._try_file(folder, self._name, undo):
+                self._undo = undo.pop_all()
+                return True
+        return False
+
+
+class GroupLock(_FileLock):
+    """Held from ``with`` to its end if ``is_held`` says so. To be used in a shielded thread."""
+
+    def __init__(self, folder: Path, group: str) -> None:
+        """Take the directory of the set's first member id, and a group's id."""
+        name = f"{GROUP_LOCK_PREFIX}{staging_hash(group)}"
+        super().__init__(folder, name, f"group {group!r}")
+        self.is_held = False
+
+    def __enter__(self) -> Self:
+        """Take the lock if nobody has it.
+
+        Raises:
+            LogDirectoryError: its file cannot be made, or the file system has no locks.
+        """
+        self.is_held = self.try_to_take()
+        return self
+
+    def close(self) -> None:
+        """Give the lock back."""
+        self.is_held = False
+        super().close()
+
+
+class InstanceLock(_FileLock):
+    """Of two queries with one ``kafka.group.instance.id`` one joins.
+
+    Held from a :meth:`try_to_take` that says so to :meth:`close`; the system gives it back when the
+    process ends, however it does.
+    """
+
+    def __init__(self, folder: Path, group: str, instance: str) -> None:
+        """Take the directory of the set's first member id, a group's id and a member's name."""
+        name = f"{INSTANCE_LOCK_PREFIX}{staging_hash(group)}.{staging_hash(instance)}"
+        super().__init__(folder, name, f"{instance!r} of group {group!r}")
+
+
+# ----------------------------------------------------------------------------------------------
 
 _MOST_WAITS: Final = 10
 """How often a member that leaves looks whether that was decided."""

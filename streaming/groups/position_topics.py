@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kafkalog.model import TopicPartition
-    from kafkalog.streaming.coordinator.group_positions import CommittedOffset
+    from kafkalog.streaming.coordinator.group_replay import CommittedOffset
     from kafkalog.streaming.log.log_dir import PartitionDirectory
 
 __all__ = [

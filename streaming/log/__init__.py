@@ -1,15 +1,17 @@
 """The files of a log: segments, indexes, partition directories, log directories. Knows no Spark.
 
 ``files``, ``segment``, ``segments``, ``partition_log``, ``log_dir``
-    from file names to all partitions of log directories.
-``log_end``, ``retention``
-    where valid batches end; which segments have expired.
-``index``, ``append``, ``read``, ``compaction``
-    indexes; appending and recovery; reading forward; the cleaner.
-``swap``, ``rewrite``
-    replace segments; take bytes out of a log.
-``producer_state``, ``producer_replay``
-    producers at an offset.
+    from file names to the folders of partitions.
+``indexes``
+    the index files: by offset, by time, of aborted transactions.
+``log_end``, ``history``, ``retention``
+    where valid batches end; whether a position is of this log; which segments have expired.
+``append``, ``read``, ``compaction``
+    appending and recovery, which cuts a segment; reading forward; the cleaner.
+``swap``
+    replace segments; take bytes out of a log, or cut off its end.
+``producer_state``, ``intervals``
+    producers at an offset; sets of numbers as ranges.
 
 Read ``segment`` first.
 """

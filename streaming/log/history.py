@@ -60,7 +60,7 @@ from kafkalog.streaming.records.message_sets.layout import ATTRIBUTES_POSITION
 if TYPE_CHECKING:
     from kafkalog.streaming.log.partition_log import PartitionLog
     from kafkalog.streaming.log.segment import LogSegment
-    from kafkalog.streaming.records.batch_header import BatchHeader
+    from kafkalog.streaming.records.batch import BatchHeader
 
 __all__ = ["Divergence", "LastBatch", "find_divergence", "find_last_batch"]
 

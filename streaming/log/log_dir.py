@@ -1,23 +1,21 @@
-"""Log directories: which partitions live in them, and where a new one goes.
-
-Source: Kafka ``LogManager`` (``loadLogs``, ``nextLogDirs``), ``LocalLog.parseTopicPartitionName``.
-"""
+"""Log directories and the folders in them: which are partitions, and which replica's counts."""
 
 from __future__ import annotations
 
-import logging
 import os
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar
 
-from kafkalog.checkpoints.broker import META_PROPERTIES, find_offset_checkpoint
-from kafkalog.checkpoints.commit_state import STATE_FILE
-from kafkalog.checkpoints.state_file import names_nodes
-from kafkalog.checkpoints.voters import find_voters
+from kafkalog.checkpoints.broker import (
+    META_PROPERTIES,
+    PARTITION_METADATA,
+    read_topic_id,
+)
+from kafkalog.checkpoints.commit_state import NO_LEADER, STATE_FILE, topic_key
 from kafkalog.errors import CheckpointError, LogDirectoryError
-from kafkalog.files.paths import NodePlace, as_path
+from kafkalog.files.regular import open_regular
 from kafkalog.files.remote_path import RemotePath
-from kafkalog.files.system import system
 from kafkalog.files.timeouts import at
+from kafkalog.files.watch import stamp_from
 from kafkalog.model import CLUSTER_METADATA_TOPIC, TopicPartition, listed
 from kafkalog.streaming.log.files import (
     LOG,
@@ -25,28 +23,167 @@ from kafkalog.streaming.log.files import (
     parse_partition_directory,
     parse_retired_directory,
 )
-from kafkalog.streaming.log.replica_folders import folders_by_node, leader_folders, stamps_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from kafkalog.checkpoints.voters import Voters
+    from kafkalog.checkpoints.commit_state import CommitState, ReplicaState
     from kafkalog.files.remote_path import RemoteEntry
     from kafkalog.files.watch import Stamp
 
 
 __all__ = [
-    "LogDirs",
+    "FolderListing",
     "PartitionDirectory",
-    "choose_directory",
+    "are_same_listings",
+    "check_stamp",
+    "counts_as_partition",
     "entries_of",
+    "folders_by_node",
     "is_log_directory",
+    "join_listings",
+    "leader_folders",
+    "list_folders",
     "log_dirs_near",
-    "partitions_by_node",
     "refuse_a_level_above",
     "refuse_file",
+    "replica_stamp",
+    "stamps_of",
 ]
+
+
+# ----------------------------------------------------------------------------------------------
+# Which folder of a partition counts, where each of several nodes has one.
+
+
+_UNREADABLE: Final = (-1, 0, 0, 0, 0)
+"""The stamp of no file."""
+
+
+class _HasPath(Protocol):
+    """A folder that was found for a partition."""
+
+    @property
+    def path(self) -> Path:
+        """Where it is."""
+
+
+_Folder = TypeVar("_Folder", bound=_HasPath)
+
+
+def folders_by_node(
+    live: Mapping[int, Mapping[str, Path]],
+    listed: Callable[[Collection[Path]], dict[TopicPartition, _Folder]],
+) -> dict[int, dict[TopicPartition, _Folder]]:
+    """List the partitions of each node; one whose directories cannot be listed is left out.
+
+    ``listed`` lists those of some directories.
+    """
+    found = {}
+    for node, members in live.items():
+        try:
+            with at(next(iter(members.values()))):
+                found[node] = listed(members.values())
+        except (LogDirectoryError, OSError):
+            continue
+    return found
+
+
+def leader_folders(
+    state: CommitState,
+    by_node: Mapping[int, Mapping[TopicPartition, _Folder]],
+    rank: Callable[[int], int] = lambda _: 0,
+) -> dict[TopicPartition, _Folder]:
+    """Return one folder of each partition: its leader's, or that of another replica in sync.
+
+    ``rank`` of a node tells which are better: the lowest, whoever leads. A partition that no
+    replica in sync has here is left out, and so is one that the state does not know: a commit is
+    about to make it, or it is left of a topic that was deleted while its node was away.
+    """
+    chosen: dict[TopicPartition, _Folder] = {}
+    for key, topic in state.topics.items():
+        for number, replicas in topic.replicas.items():
+            name = TopicPartition(topic.name, number)
+            able = [node for node in _in_sync(replicas) if node in by_node]
+            for node in sorted(able, key=rank):
+                found = by_node[node].get(name)
+                if found is not None and _is_of(key, name, found):
+                    chosen[name] = found
+                    break
+    return dict(sorted(chosen.items()))
+
+
+def _in_sync(replicas: ReplicaState) -> list[int]:
+    """Return the nodes that have all of a partition: its leader first, then by preference."""
+    leader = [] if replicas.leader == NO_LEADER else [replicas.leader]
+    return leader + [n for n in replicas.replicas if n in replicas.isr and n not in leader]
+
+
+def _is_of(key: str, name: TopicPartition, found: _HasPath) -> bool:
+    """Whether a folder is of the topic that the state has under ``key``, by the id in the folder.
+
+    One that has lost its id is not: another replica has it.
+    """
+    try:
+        with at(found.path):
+            return topic_key(name.topic, read_topic_id(found.path)) == key
+    except (CheckpointError, LogDirectoryError, OSError):
+        return False
+
+
+def replica_stamp(folder: Path) -> Stamp | None:
+    """Return what tells whether a replica is still the one that a reader was sent to.
+
+    It is that of ``partition.metadata``, which is written again before a replica that lags is
+    changed: its segments are those of two moments then, and offsets may be missing between them.
+    None without that file, which topics of brokers before 2.8 do not have.
+
+    Raises:
+        OSError, LogDirectoryError: that cannot be known.
+    """
+    with at(folder):
+        try:
+            # opened, since a client of NFS answers stat() by what it knew seconds ago
+            descriptor = open_regular(folder / PARTITION_METADATA)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        try:
+            return stamp_from(os.fstat(descriptor))
+        finally:
+            os.close(descriptor)
+
+
+def check_stamp(folder: Path, stamp: Stamp | None) -> None:
+    """See that what was read of a replica before this was in sync; what has no stamp is none.
+
+    Raises:
+        LogDirectoryError: it may not have been.
+        OSError: that cannot be known.
+    """
+    if stamp is not None and replica_stamp(folder) != stamp:
+        raise LogDirectoryError(
+            f"{folder} was not in sync any more while it was read: its node was away, and it is "
+            "brought up to date. Read again"
+        )
+
+
+def stamps_of(folders: Iterable[Path]) -> dict[Path, Stamp | None]:
+    """Return the stamps of replicas; one that cannot be read gets one that no replica has."""
+    found: dict[Path, Stamp | None] = {}
+    for folder in folders:
+        try:
+            found[folder] = replica_stamp(folder)
+        except (LogDirectoryError, OSError):
+            found[folder] = _UNREADABLE
+    return found
+
+
+# ----------------------------------------------------------------------------------------------
+# Log directories: which partitions live in them, and where a new one goes.
+#
+# Source: Kafka ``LogManager`` (``loadLogs``, ``nextLogDirs``),
+# ``LocalLog.parseTopicPartitionName``.
 
 
 # ----------------------------------------------------------------------------------------------
@@ -115,20 +252,12 @@ def _names(path: Path) -> frozenset[str]:
 
 # ----------------------------------------------------------------------------------------------
 
-_LOGGER = logging.getLogger("kafkalog.log")
-
-_RESTS_SECONDS: Final = (0.01, 0.03, 0.1, 0.2, 0.4, 0.8, 1.6)
-"""Between listings. A broker makes one rename durable before it does the next."""
-
-_AVOIDED_SECONDS: Final = 30.0
-"""How long a node on which a read has failed comes after others."""
-
 
 class PartitionDirectory(NamedTuple):
     """The folder of a live partition, and the log directory that it lies in.
 
     ``is_link``: the folder itself is somewhere else. ``stamp`` is that of a replica in sync, see
-    :func:`~kafkalog.streaming.log.replica_folders.replica_stamp`.
+    :func:`~kafkalog.streaming.log.log_dir.replica_stamp`.
     """
 
     topic_partition: TopicPartition
@@ -138,216 +267,22 @@ class PartitionDirectory(NamedTuple):
     stamp: Stamp | None = None
 
 
-class LogDirs:
-    """Kafka's ``log.dirs``: one or several directories that together hold each partition once.
-
-    A path may also be the folder of one partition, for reading a copy of it. Its log directory is
-    then the folder around it. A folder that awaits deletion, moves or belongs nowhere is read if it
-    is named itself. What the folder around it says of its partition is about another one by then.
-    Every call looks again.
-
-    Where the directories are those of a replicated set, each partition is where its leader has it,
-    or another replica in sync if that is away.
-    """
-
-    def __init__(
-        self,
-        paths: Iterable[str | Path],
-        *,
-        are_of_one_node: bool = False,
-        prefers: Callable[[Path], bool] = lambda _: True,
-    ) -> None:
-        """List nothing yet.
-
-        ``are_of_one_node``: all partitions count that lie there, in sync or not. Of the nodes of a
-        replicated set those come first whose directories ``prefers`` takes.
-        """
-        places = list(paths)
-        self._has_nodes = any(isinstance(place, NodePlace) for place in places)
-        self._are_of_one_node = are_of_one_node
-        self._prefers = prefers
-        self._avoided: dict[Path, float] = {}
-        self.paths = [as_path(path) for path in places]
-        self._listed: dict[Path, _Listing] = {}
-        self._found: dict[TopicPartition, PartitionDirectory] = {}
-
-    def partitions(self) -> dict[TopicPartition, PartitionDirectory]:
-        """Find the live partitions, in order.
-
-        Left out: what awaits deletion (``-delete``), moves between directories (``-future``) or
-        belongs nowhere (``-stray``), KRaft's own log, and every folder that is no partition's.
-
-        A broker that moves a replica renames first the folder in the new directory and then that in
-        the old one: several directories are listed until two listings agree, and for some seconds
-        as long as a partition has two folders.
-
-        Raises:
-            LogDirectoryError: a path that is no folder or cannot be read, or a partition that lives
-                in two of them.
-
-        Returns:
-            their folders. The very same dictionary comes again as long as these are the same.
-        """
-        if self.is_replicated and self._find_of_nodes():
-            return self._found
-        for rest in (*_RESTS_SECONDS, None):
-            listed = self._list(self._listed)
-            if _is_same(listed, self._listed):
-                break
-            agrees = len(listed) == 1 or _is_same(listed, self._list(listed))
-            found, twice = _joined(listed.values())
-            if rest is not None and (twice or not agrees):
-                system.sleep(rest)
-                continue
-            if twice:
-                raise LogDirectoryError(
-                    f"{twice[0].topic_partition} lives in {twice[0].path} and in {twice[1].path}: "
-                    "a partition has one folder. If `kafkalog reassign` was cut off, `kafkalog "
-                    "recover` keeps the right one; else move one of them away"
-                )
-            self._found, self._listed = found, listed
-            break
-        return self._found
-
-    @property
-    def is_replicated(self) -> bool:
-        """Whether the directories are those of the nodes of a replicated set, or some of them."""
-        if self._are_of_one_node:
-            return False
-        return self._has_nodes or any(
-            names_nodes(path) for path in self.paths if not isinstance(path, RemotePath)
-        )
-
-    def avoid(self, folder: Path) -> bool:
-        """Take other replicas than those in the log directory ``folder``, which failed.
-
-        Returns whether that may help: not where nothing is replicated, nor while ``folder`` is
-        avoided already, and was taken since there is no other one.
-        """
-        now = system.monotonic()
-        if now < self._avoided.get(folder, now) or not self.is_replicated:
-            return False
-        self._avoided[folder] = now + _AVOIDED_SECONDS
-        return True
-
-    def _find_of_nodes(self) -> bool:
-        """Find the folders that count of a replicated set; returns whether this is one."""
-        # ENSURES: a stamp is older than the state that says that its replica is in sync, so that it
-        # is another one once the replica is not, and is changed.
-        stamps = stamps_of(each.path for each in self._found.values())
-        while True:
-            voters = find_voters(self.paths)
-            if voters is None:
-                return False
-            found = self._chosen(voters)
-            new = [each.path for each in found.values() if each.path not in stamps]
-            if not new:
-                break
-            stamps |= stamps_of(new)
-        found = {key: each._replace(stamp=stamps[each.path]) for key, each in found.items()}
-        if found != self._found:
-            self._found = found
-        return True
-
-    def _chosen(self, voters: Voters) -> dict[TopicPartition, PartitionDirectory]:
-        by_node = partitions_by_node(voters.live)
-        return leader_folders(voters.newest, by_node, lambda node: self._rank(voters, node))
-
-    def _rank(self, voters: Voters, node: int) -> int:
-        """Return how much worse a node is: one whose state is old may have been away."""
-        now, folders = system.monotonic(), voters.live[node].values()
-        return (
-            4 * any(now < self._avoided.get(folder, now) for folder in folders)
-            + 2 * (voters.sequence_of(node) < voters.newest.sequence)
-            + (not all(self._prefers(folder) for folder in folders))
-        )
-
-    def _list(self, known: Mapping[Path, _Listing]) -> dict[Path, _Listing]:
-        return {path: _listing_of(path, known.get(path)) for path in self.paths}
-
-    @staticmethod
-    def checkpoint(
-        name: str,
-        partitions: Iterable[PartitionDirectory],
-        *,
-        unnamed: int | None = None,
-        is_needed: bool = False,
-    ) -> dict[TopicPartition, int]:
-        """Read an offset checkpoint for the partitions that live beside it, in any directories.
-
-        Lines about partitions that live elsewhere, or nowhere, are leftovers and not returned. An
-        unreadable file counts as missing, with a warning, unless it ``is_needed``. A partition that
-        the file of its directory does not name gets ``unnamed``, if that is given; without the
-        file, nothing.
-        KRaft's own log, ``__cluster_metadata``, is in none: its quorum keeps its high watermark.
-
-        Raises:
-            CheckpointError: a file that is needed breaks the format.
-        """
-        offsets: dict[TopicPartition, int] = {}
-        by_directory: dict[Path, list[TopicPartition]] = {}
-        for partition in partitions:
-            by_directory.setdefault(partition.log_dir, []).append(partition.topic_partition)
-        for directory, living in by_directory.items():
-            try:
-                known = find_offset_checkpoint(directory, name)
-            except CheckpointError as error:
-                if is_needed:
-                    raise
-                _LOGGER.warning("not used, as if it were missing: %s", error)
-                continue
-            if known is None:
-                continue
-            if unnamed is not None:
-                served = [key for key in living if key.topic != CLUSTER_METADATA_TOPIC]
-                known = dict.fromkeys(served, unnamed) | known
-            offsets |= {key: known[key] for key in living if key in known}
-        return offsets
-
-    def partition_counts(self) -> dict[Path, int]:
-        """Count live and future partitions in each directory, in the order of the paths."""
-        counts = dict.fromkeys(self.paths, 0)
-        for path in self.paths:
-            with at(path):
-                counts[path] = sum(
-                    entry.is_dir() and _counts_as_partition(entry.name)
-                    for entry in entries_of(path)
-                )
-        return counts
-
-
-def partitions_by_node(
-    nodes: Mapping[int, Mapping[str, Path]],
-) -> dict[int, dict[TopicPartition, PartitionDirectory]]:
-    """Find the partitions of each node; one whose directories cannot be listed is left out."""
-    return folders_by_node(nodes, _partitions_of_one_node)
-
-
-def _partitions_of_one_node(folders: Collection[Path]) -> dict[TopicPartition, PartitionDirectory]:
-    return LogDirs(folders, are_of_one_node=True).partitions()
-
-
-def choose_directory(counts: Mapping[Path, int]) -> Path:
-    """Choose where a new partition goes: to the fewest partitions, to the first one among equals.
-
-    ``counts`` is what :meth:`LogDirs.partition_counts` gave, with what was placed since added.
-    """
-    return min(counts, key=counts.__getitem__)
-
-
-class _Listing(NamedTuple):
+class FolderListing(NamedTuple):
     """What may be a partition's folder, as names and inodes, and the partitions that are."""
 
     folders: Mapping[str, int]
     partitions: Sequence[PartitionDirectory]
 
 
-def _is_same(listed: Mapping[Path, _Listing], known: Mapping[Path, _Listing]) -> bool:
+def are_same_listings(
+    listed: Mapping[Path, FolderListing], known: Mapping[Path, FolderListing]
+) -> bool:
+    """Return whether nothing has changed: the listings are the very same objects."""
     return [*map(id, listed.values())] == [*map(id, known.values())]
 
 
-def _joined(
-    listed: Iterable[_Listing],
+def join_listings(
+    listed: Iterable[FolderListing],
 ) -> tuple[dict[TopicPartition, PartitionDirectory], tuple[PartitionDirectory, ...]]:
     """Join what several paths hold; also return the two folders of a partition that has two."""
     found: dict[TopicPartition, PartitionDirectory] = {}
@@ -366,11 +301,11 @@ def _is_one_folder(path: Path, other: Path) -> bool:
         return False
 
 
-def _listing_of(path: Path, known: _Listing | None) -> _Listing:
+def list_folders(path: Path, known: FolderListing | None) -> FolderListing:
     """List a path; return ``known`` if the folders are the same, which saves parsing names."""
     itself = _named_itself(path)
     if itself is not None:
-        listing = _Listing({}, [itself])
+        listing = FolderListing({}, [itself])
         return known if known == listing else listing
     entries = {entry.name: entry for entry in entries_of(path) if _may_be_partition(entry.name)}
     folders = {name: _inode(entry) for name, entry in entries.items()}
@@ -383,7 +318,7 @@ def _listing_of(path: Path, known: _Listing | None) -> _Listing:
         and topic_partition.topic != CLUSTER_METADATA_TOPIC
         and entry.is_dir()
     ]
-    return _Listing(folders, found)
+    return FolderListing(folders, found)
 
 
 def _named_itself(path: Path) -> PartitionDirectory | None:
@@ -410,7 +345,8 @@ def _is_link(entry: os.DirEntry[str] | RemoteEntry) -> bool:
     return isinstance(entry, os.DirEntry) and entry.is_symlink()
 
 
-def _counts_as_partition(name: str) -> bool:
+def counts_as_partition(name: str) -> bool:
+    """Return whether a folder's name is that of a live or a future partition."""
     live = name.rpartition(".")[0] if name.endswith("-future") else name
     topic_partition = parse_partition_directory(live)
     return topic_partition is not None and topic_partition.topic != CLUSTER_METADATA_TOPIC

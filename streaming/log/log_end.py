@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 
     from kafkalog.streaming.log.log_dir import PartitionDirectory
     from kafkalog.streaming.log.segment import LogSegment
-    from kafkalog.streaming.records.batch import BatchTable
-    from kafkalog.streaming.records.batch_header import BatchHeader
+    from kafkalog.streaming.records.batch import BatchHeader, BatchTable
 
 
 __all__ = [

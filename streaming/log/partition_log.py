@@ -14,13 +14,13 @@ from kafkalog.errors import OffsetOutOfRangeError
 from kafkalog.files.closing import Closing
 from kafkalog.files.remote_path import RemotePath
 from kafkalog.model import MAX_OFFSET
+from kafkalog.streaming.log.log_dir import check_stamp
 from kafkalog.streaming.log.log_end import ends_in_zeros, find_valid_end, is_followed, pass_damage
 from kafkalog.streaming.log.read.salvage import Salvage
 from kafkalog.streaming.log.read.slice_reader import read_slice
 from kafkalog.streaming.log.read.slices import SegmentSlice, slice_segment, split_slice
 from kafkalog.streaming.log.read.timestamps import find_by_timestamp, find_max_timestamp
 from kafkalog.streaming.log.read.transactions import StableOffset
-from kafkalog.streaming.log.replica_folders import check_stamp
 from kafkalog.streaming.log.segment import Chunk, LogSegment
 from kafkalog.streaming.log.segments import LogSegments, retrying
 from kafkalog.streaming.records.batch import scan_batches
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from kafkalog.files.watch import Stamp
     from kafkalog.model import TopicPartition
-    from kafkalog.streaming.log.index.time import TimestampOffset
+    from kafkalog.streaming.log.indexes import TimestampOffset
     from kafkalog.streaming.log.read.slice_reader import Decoder
 
 

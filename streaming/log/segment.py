@@ -20,14 +20,12 @@ import numpy as np
 
 from kafkalog.errors import CorruptIndexError, CorruptRecordError
 from kafkalog.files.closing import Closing
-from kafkalog.files.opening import open_file
+from kafkalog.files.open_file import open_file
 from kafkalog.files.system import once_per_process
 from kafkalog.model import MAX_OFFSET
 from kafkalog.streaming.log.files import LOG, OFFSET_INDEX, TIME_INDEX, file_name
-from kafkalog.streaming.log.index.offset import OffsetIndex
-from kafkalog.streaming.log.index.time import TimeIndex
-from kafkalog.streaming.records.batch import scan_batches
-from kafkalog.streaming.records.batch_header import parse_header
+from kafkalog.streaming.log.indexes import OffsetIndex, TimeIndex
+from kafkalog.streaming.records.batch import parse_header, scan_batches
 from kafkalog.streaming.records.batch_layout import HEADER_SIZE
 from kafkalog.streaming.records.message_sets.reader import MessageSetReader
 
@@ -38,8 +36,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from kafkalog.files.open_file import FileIdentity, OpenFile
-    from kafkalog.streaming.records.batch import BatchTable
-    from kafkalog.streaming.records.batch_header import BatchHeader
+    from kafkalog.streaming.records.batch import BatchHeader, BatchTable
 
     Integers = npt.NDArray[np.int64]
 

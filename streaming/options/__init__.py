@@ -1,16 +1,14 @@
 """Options: how they are declared, what their texts may be, how they are parsed and documented.
 
-``kinds``
-    what a text may be: numbers, sizes, times, words, log directories.
 ``declaring``
-    an option as a field of a class: name, kind, default, documentation.
-``quantities``, ``json_names``
-    lengths of time, sizes, points in time and JSON as people write them.
-``topic_settings``
-    a topic's settings, under Kafka's names.
-``client``, ``bridge``
-    settings of Kafka's clients; errors as one sentence.
+    an option as a field of a class: name, kind, default, documentation; Kafka's clients' settings.
+``kinds``, ``quantities``
+    what a text may be: numbers, sizes, times, words, log directories; JSON as people write it.
+``read_options``, ``topic_settings``
+    the source's options; a topic's settings, under Kafka's names.
+``bridge``
+    errors as one sentence.
 
-The options of source, sink and consumer are declared beside what they decide. Read ``kinds`` and
-``declaring`` first.
+A new option is a field of ``ReadOptions`` here, or of ``WriteOptions`` in the sink's
+``write_options``. Read ``declaring`` first.
 """

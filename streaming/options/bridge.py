@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, Literal, ParamSpec, TypeVar, cast
 
 from kafkalog.errors import KafkaLogError, LogDirectoryError, OptionError
 from kafkalog.files.system import FULL
-from kafkalog.streaming.options.client import instead_of
+from kafkalog.streaming.options.declaring import instead_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

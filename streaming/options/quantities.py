@@ -1,12 +1,13 @@
-"""Lengths of time, sizes and points in time as people write them."""
+"""Lengths of time, sizes, points in time and JSON as people write them."""
 
 from __future__ import annotations
 
+import json
 import re
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from kafkalog.errors import OptionError
 from kafkalog.model import MAX_OFFSET
@@ -19,15 +20,55 @@ __all__ = [
     "DURATION_UNITS_MS",
     "SIZE_UNITS",
     "TIME_ACCEPTS",
+    "RepeatedNameError",
     "iso_time",
     "milliseconds_of",
     "moment",
     "parse_iso_time",
+    "parse_json",
     "quantity_hint",
     "read_moment",
     "read_quantity",
     "shown_time",
 ]
+
+
+# ----------------------------------------------------------------------------------------------
+# JSON as people write it, with each name of an object once.
+#
+# Of two values for one name, Python and Java take the last without a word: the other one is lost.
+
+
+class RepeatedNameError(ValueError):
+    """An object has a name twice."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"it has {name!r} twice")
+        self.name = name
+
+
+def parse_json(text: str | bytes) -> Any:  # noqa: ANN401 - what JSON has
+    """Parse a JSON text.
+
+    Raises:
+        RepeatedNameError: an object has a name twice.
+        ValueError: it is no JSON.
+        RecursionError: it is nested too deep.
+    """
+    return json.loads(text, object_pairs_hook=_once)
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise RepeatedNameError(name)
+        found[name] = value
+    return found
+
+
+# ----------------------------------------------------------------------------------------------
+# Lengths of time, sizes and points in time as people write them.
 
 
 # ----------------------------------------------------------------------------------------------

@@ -1,15 +1,17 @@
 """The bytes of record batches and message sets, both ways. Knows no files and no Spark.
 
-``batch_layout``, ``batch_header``, ``batch``
-    where the fields of a batch lie; headers, and checksums.
+``batch_layout``, ``batch``, ``batch_rows``
+    where the fields of a batch lie; headers, and checksums; a row per batch.
 ``columns``, ``row_buffers``
     batches in, Arrow columns out.
-``builder``, ``open_batch``, ``record_columns``
-    columns in, batches out.
+``builder``
+    columns in, batches out, and their offsets.
 ``message_sets``, ``control``
     magic 0 and 1; markers of transactions.
-``compression``, ``jit``, and what ends in ``_kernels``
-    codecs; loops as machine code, each beside the table of its format.
+``compression``
+    the codecs; what a new one needs.
+``jit``, ``arrow_buffers``, and what ends in ``_kernels``
+    loops as machine code over plain arrays, each beside the table of its format.
 
 Read ``batch_layout`` first, then ``columns``.
 """

@@ -26,7 +26,7 @@ from kafkalog.streaming.records.batch_layout import (
     SIZE_POSITION,
 )
 from kafkalog.streaming.records.byte_kernels import read_int
-from kafkalog.streaming.records.crc_kernels import checksum
+from kafkalog.streaming.records.crc_kernels import checksum, crc_of
 from kafkalog.streaming.records.jit.kernel import kernel
 
 if TYPE_CHECKING:
@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from kafkalog.streaming.records.arrow_buffers import Bytes, Integers
+
+
+__all__ = ["check_by_library"]
 
 # The columns of a batch table, int64[n, FIELDS].
 POSITION: Final = 0
@@ -187,3 +190,25 @@ def check_small(
             bad[row] = crc != table[row, CRC]
         found += bad[row]
     return found
+
+
+# ----------------------------------------------------------------------------------------------
+# The loop that checks the checksums of batches by the library's own function.
+#
+# The kernels of this module may be loaded only where ``crc_library.is_exported``.
+
+
+@kernel("void", "const uint8[]", "int64", "const int64[,]", "uint8[]")
+def check_by_library(data: Bytes, file_position: int, table: Integers, bad: Bytes) -> None:
+    """Check the checksums of batches of magic 2.
+
+    ``bad`` (uint8[n]) becomes 1 where the checksum does not match, or where the batch does not lie
+    in ``data``, and 0 elsewhere.
+    """
+    for row in range(min(table.shape[0], bad.shape[0])):
+        bad[row] = 1
+        position = table[row, POSITION] - file_position
+        size = table[row, SIZE]
+        if position >= 0 and size >= HEADER_SIZE and position <= data.shape[0] - size:
+            crc = crc_of(data, position + ATTRIBUTES_POSITION, size - ATTRIBUTES_POSITION)
+            bad[row] = crc != table[row, CRC]

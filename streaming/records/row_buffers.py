@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 
 from kafkalog.errors import TimestampOutOfRangeError
-from kafkalog.streaming.records import gather_kernels as kernels
 from kafkalog.streaming.records import take_kernels
+from kafkalog.streaming.records import take_kernels as kernels
 from kafkalog.streaming.records.decode_kernels import END, FULL, START
 from kafkalog.texts import decode_as_java
 

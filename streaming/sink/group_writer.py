@@ -17,12 +17,12 @@ from kafkalog.checkpoints.committed import load_committed
 from kafkalog.errors import KafkaLogError, LogDirectoryError
 from kafkalog.files.paths import split_paths
 from kafkalog.files.system import system
-from kafkalog.streaming.commit.commit_plan import CommitPlan
+from kafkalog.streaming.commit.append import CommitPlan
 from kafkalog.streaming.commit.committer import Committer
 from kafkalog.streaming.groups.group_commits import attached_offsets, last_batches
 from kafkalog.streaming.groups.position_topics import present_ids
-from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.store.identity import BatchIdentity
+from kafkalog.streaming.store.log_dirs import LogDirs
 from kafkalog.streaming.store.policy import SetPolicy
 from kafkalog.streaming.store.session import ensure_set
 

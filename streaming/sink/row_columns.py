@@ -17,8 +17,8 @@ import pyarrow.compute as pc
 
 from kafkalog.errors import RowError
 from kafkalog.model import NO_TIMESTAMP, TimestampType
-from kafkalog.streaming.records.record_columns import RecordColumns
-from kafkalog.streaming.sink.partitioner import RECORD_OVERHEAD, record_sizes
+from kafkalog.streaming.records.builder import RecordColumns
+from kafkalog.streaming.sink.partition_kernels import RECORD_OVERHEAD, record_sizes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -1,16 +1,25 @@
-"""The options of the sink: Spark's Kafka sink's, a topic's settings by Kafka's names, and ours."""
+"""The options of the sink, and what the driver decides by them for all tasks of a batch."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from kafkalog.checkpoints.commit_state import DEFAULT_EXPIRATION_MS
 from kafkalog.errors import InvalidTopicError, OptionError
 from kafkalog.files.paths import NodePlace
+from kafkalog.files.system import system
 from kafkalog.model import validate_topic_name
-from kafkalog.streaming.options.client import KAFKA_CLIENT_OPTIONS, KAFKA_SECURITY_PREFIXES
-from kafkalog.streaming.options.declaring import Options, Rules, option, options_of
+from kafkalog.streaming.commit.append import CommitPlan
+from kafkalog.streaming.options.declaring import (
+    KAFKA_CLIENT_OPTIONS,
+    KAFKA_SECURITY_PREFIXES,
+    Options,
+    Rules,
+    option,
+    options_of,
+)
 from kafkalog.streaming.options.kinds import (
     BOOLEAN,
     DURATION_MS,
@@ -25,9 +34,17 @@ from kafkalog.streaming.options.kinds import (
 )
 from kafkalog.streaming.options.topic_settings import LOG_CONFIG_NAMES, LogConfig
 from kafkalog.streaming.store.policy import BY_OPTION, LAG_MS, SetPolicy, TopicPolicy
-from kafkalog.streaming.store.replicas.placement import check_one_node
+from kafkalog.streaming.store.replicas.election import check_one_node
 
-__all__ = ["ReplicaOptions", "WriteOptions"]
+if TYPE_CHECKING:
+    from kafkalog.streaming.groups.planned_commit import Planned
+
+
+__all__ = ["ReplicaOptions", "WriteOptions", "WritePlan"]
+
+
+# ----------------------------------------------------------------------------------------------
+# The options of the sink: Spark's Kafka sink's, a topic's settings by Kafka's names, and ours.
 
 
 # ----------------------------------------------------------------------------------------------
@@ -444,3 +461,67 @@ class WriteOptions(ReplicaOptions):
             if known.name in LOG_CONFIG_NAMES
         }
         return {name: value for name, value in values.items() if value is not None}
+
+
+# ----------------------------------------------------------------------------------------------
+# What the driver decides for all tasks of a batch.
+
+
+@dataclass(frozen=True, slots=True)
+class WritePlan:
+    """What the driver has decided for all tasks of one batch; picklable.
+
+    ``set_id`` names the set of log directories that the driver sees. ``append_time_ms`` is the one
+    stamp of all records in topics with ``message.timestamp.type=LogAppendTime``. With
+    ``digests_rows`` tasks hash their rows, since nothing else tells what the batch holds.
+    ``planned`` is what the query's source has planned, if the sink publishes a group's positions.
+    """
+
+    options: WriteOptions
+    set_id: str
+    append_time_ms: int
+    digests_rows: bool = False
+    planned: Planned | None = None
+
+    @classmethod
+    def of(cls, options: WriteOptions) -> WritePlan:
+        """Plan a batch of the present time; directories that do not exist are made.
+
+        Raises:
+            LogDirectoryError, CheckpointError: they are no set that may be written.
+        """
+        # not at import: a task gets a plan, and needs neither locks nor sets
+        from kafkalog.streaming.store.session import ensure_set  # noqa: PLC0415
+
+        set_id = ensure_set(options.paths, options.policy, knows_nodes=options.has_nodes)
+        return cls(options, set_id, system.time_ns() // 1_000_000)
+
+    @property
+    def directories(self) -> list[Path]:
+        """The log directories."""
+        return [Path(path) for path in self.options.paths]
+
+    @property
+    def data_nodes(self) -> list[list[int]]:
+        """Of each node that holds partitions, which of the directories are its own."""
+        nodes: dict[int, list[int]] = {}
+        for number, path in enumerate(self.options.paths):
+            if not isinstance(path, NodePlace):
+                nodes.setdefault(0, []).append(number)
+            elif not path.is_witness:
+                nodes.setdefault(path.node, []).append(number)
+        return list(nodes.values())
+
+    @property
+    def commit_plan(self) -> CommitPlan:
+        """What the commit goes by, which knows no options."""
+        return CommitPlan(
+            directories=tuple(self.directories),
+            planned_ms=self.append_time_ms,
+            policy=self.options.policy,
+            topics=self.options.topic_policy,
+            expiration_ms=self.options.transactional_id_expiration_ms,
+            allows_unknown=self.options.allow_unknown_checkpoint,
+            has_nodes=self.options.has_nodes,
+            acks_all=self.options.acks in {None, "all", "-1"},
+        )

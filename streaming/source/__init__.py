@@ -1,17 +1,20 @@
 """The source: offsets, admission, planning of splits, reading to Arrow.
 
-``read_options``, ``subscription``, ``offsets``
-    what is asked for.
-``start``, ``end_offsets``, ``stream_end``, ``admission``, ``stream_control``
-    where a query starts, what is new, how much a micro-batch takes.
-``loss``, ``recreated``, ``completeness``, ``pacing``
-    offsets that are gone; recreated topics; directories that are away; idle queries.
-``batch_plan``, ``planner``, ``pruning``, ``filters``
+``subscription``, ``offsets``
+    which partitions, and their offsets.
+``stream_control``
+    a streaming query: what is new, what the next micro-batch takes.
+``start``, ``end_offsets``, ``admission``
+    where a query starts and ends; where logs end; how much a micro-batch takes, and how often.
+``loss``
+    offsets that are gone, topics that were recreated.
+``batch_plan``, ``planner``, ``filters``
     from offsets to splits.
-``reading``, ``schema``, ``views``
-    what a task does; the rows.
+``reading``, ``schema``
+    what a task does; the rows, and the option ``view``.
 ``arguments``
     what functions for Python are given, as the texts that options are parsed from.
 
-Read ``stream_control`` and ``reading`` first.
+The options are in :mod:`kafkalog.streaming.options.read_options`. Read ``stream_control`` and
+``reading`` first.
 """

@@ -11,7 +11,7 @@ from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from kafkalog.errors import OptionError
-from kafkalog.streaming.coordinator.offset_commits import encode_group_id
+from kafkalog.streaming.coordinator.group_metadata import encode_group_id
 
 if TYPE_CHECKING:
     from collections.abc import Collection

@@ -11,18 +11,18 @@ from kafkalog.errors import DataLossError, OptionError, UnknownTopicOrPartitionE
 from kafkalog.files.deferred_signals import pause
 from kafkalog.files.remote_path import RemotePath
 from kafkalog.streaming.log.files import CLEANED, DELETED, LOG, SWAP, parse_base_offset
-from kafkalog.streaming.log.log_dir import LogDirs, PartitionDirectory
-from kafkalog.streaming.source.completeness import CompletenessCheck
-from kafkalog.streaming.source.end_offsets import EndOffsets
+from kafkalog.streaming.log.log_dir import PartitionDirectory
+from kafkalog.streaming.source.end_offsets import CompletenessCheck, EndOffsets
 from kafkalog.streaming.source.loss import LossPolicy
 from kafkalog.streaming.source.planner import (
     SMALLEST_BYTES,
     LogSplit,
+    join_splits,
     plan_splits,
+    prune_ranges,
     readable_ranges,
     split_target,
 )
-from kafkalog.streaming.source.pruning import join_splits, prune_ranges
 from kafkalog.streaming.source.start import (
     batch_bounds,
     resolve_end,
@@ -30,6 +30,7 @@ from kafkalog.streaming.source.start import (
     starting_positions,
 )
 from kafkalog.streaming.source.subscription import Subscription
+from kafkalog.streaming.store.log_dirs import LogDirs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,9 +38,9 @@ if TYPE_CHECKING:
 
     from kafkalog.model import OffsetRange
     from kafkalog.streaming.log.partition_log import PartitionLog
+    from kafkalog.streaming.options.read_options import ReadOptions
     from kafkalog.streaming.source.offsets import PartitionOffsets
-    from kafkalog.streaming.source.pruning import Selection
-    from kafkalog.streaming.source.read_options import ReadOptions
+    from kafkalog.streaming.source.planner import Selection
     from kafkalog.streaming.source.start import Bound
 
 

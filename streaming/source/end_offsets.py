@@ -10,26 +10,29 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from kafkalog.errors import KafkaLogError, UnknownTopicOrPartitionError
+from kafkalog.files.deferred_signals import pause
 from kafkalog.files.system import system
 from kafkalog.model import many
 from kafkalog.streaming.records.compression import DEFAULT_LIMIT
 from kafkalog.streaming.store.ends.tiered import offset_of_time
 from kafkalog.streaming.store.ends.tracker import LogEndTracker
+from kafkalog.streaming.store.recovery.lost_partitions import NOTHING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from kafkalog.model import TopicPartition
     from kafkalog.streaming.log.partition_log import PartitionLog
+    from kafkalog.streaming.options.read_options import ReadOptions
+    from kafkalog.streaming.source.loss import LossPolicy
     from kafkalog.streaming.source.offsets import PartitionOffsets
-    from kafkalog.streaming.source.read_options import ReadOptions
-    from kafkalog.streaming.store.ends.missing_parts import MissingParts
     from kafkalog.streaming.store.ends.rule import OffsetGap
     from kafkalog.streaming.store.ends.tiered import LogStart
     from kafkalog.streaming.store.ends.tracker import Ends, Unread
+    from kafkalog.streaming.store.recovery.lost_partitions import MissingParts
 
 
-__all__ = ["EndOffsets", "StalledLogEnds", "say_gaps"]
+__all__ = ["CompletenessCheck", "EndOffsets", "StalledLogEnds", "say_gaps"]
 
 
 # ----------------------------------------------------------------------------------------------
@@ -290,3 +293,55 @@ class EndOffsets:
             return self.start_of(topic_partition)
         except UnknownTopicOrPartitionError:
             return None
+
+
+# ----------------------------------------------------------------------------------------------
+# Look at log directories until all that their commit state names seems to be there.
+
+
+class CompletenessCheck:
+    """Looks at log directories until all seems to be there, and says what is not."""
+
+    def __init__(self, logs: EndOffsets, options: ReadOptions, policy: LossPolicy) -> None:
+        self._logs = logs
+        self._options = options
+        self._policy = policy
+        self._said = NOTHING
+
+    def look(
+        self,
+        look: Callable[[], PartitionOffsets],
+        *,
+        is_whole: Callable[[], bool] = lambda: True,
+        concerns: Callable[[TopicPartition], bool] = lambda _: True,
+    ) -> PartitionOffsets:
+        """Look, as often as the query wants where something seems lost; return the ends.
+
+        ``is_whole`` may name other reasons to look again, and ``concerns`` partitions that matter.
+
+        Raises:
+            DataLossError: something is missing, and the query fails then.
+        """
+        ends = look()
+        for _ in range(self._options.fetch_retries - 1):
+            parts = self._parts(concerns)
+            if is_whole() and (parts == self._said or not parts.is_loss):
+                break
+            pause(self._options.fetch_retry_interval_ms / 1000)
+            self._logs.ask_stores_again()
+            ends = look()
+        self._say(self._parts(concerns))
+        return ends
+
+    def _parts(self, concerns: Callable[[TopicPartition], bool]) -> MissingParts:
+        parts = self._logs.missing_parts()
+        concerned = {key: end for key, end in parts.partitions.items() if concerns(key)}
+        return parts._replace(partitions=concerned)
+
+    def _say(self, parts: MissingParts) -> None:
+        if parts.is_loss:
+            if self._policy.fails or parts != self._said:
+                self._policy.parts_missing(str(parts))
+        elif parts.members is not None and parts != self._said:
+            _LOGGER.warning("%s", parts)
+        self._said = parts

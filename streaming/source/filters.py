@@ -28,7 +28,7 @@ from pyspark.sql.datasource import (
 )
 
 from kafkalog.streaming.log.intervals import EVERYTHING, NOTHING, Intervals
-from kafkalog.streaming.source.pruning import Selection
+from kafkalog.streaming.source.planner import Selection
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

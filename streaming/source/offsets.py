@@ -14,8 +14,12 @@ from typing import Final, TypeAlias
 
 from kafkalog.errors import CheckpointError, OptionError
 from kafkalog.model import MAX_OFFSET, TopicPartition
-from kafkalog.streaming.options.json_names import RepeatedNameError, parse_json
-from kafkalog.streaming.options.quantities import milliseconds_of, parse_iso_time
+from kafkalog.streaming.options.quantities import (
+    RepeatedNameError,
+    milliseconds_of,
+    parse_iso_time,
+    parse_json,
+)
 
 __all__ = [
     "EARLIEST",

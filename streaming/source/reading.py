@@ -39,11 +39,10 @@ if TYPE_CHECKING:
     from kafkalog.streaming.log.read.salvage import Salvage
     from kafkalog.streaming.log.read.slice_reader import Decoder
     from kafkalog.streaming.log.read.slices import SegmentSlice
+    from kafkalog.streaming.options.read_options import ReadOptions
     from kafkalog.streaming.records.row_buffers import Assemble
     from kafkalog.streaming.source.planner import LogSplit
-    from kafkalog.streaming.source.read_options import ReadOptions
-    from kafkalog.streaming.source.schema import RowSchema
-    from kafkalog.streaming.source.views import RowMaker
+    from kafkalog.streaming.source.schema import RowMaker, RowSchema
 
 __all__ = [
     "LARGE_BATCHES",
@@ -133,7 +132,7 @@ def _row_maker(
         finished = _FinishedRows(rows, topic_partition)
         return _DecodedRows(_decoder(options, rows, size, finished.assemble))
     # not at import, here and below: a worker's first rows need not wait for them
-    from kafkalog.streaming.source.views import view_rows  # noqa: PLC0415
+    from kafkalog.streaming.source.schema import view_rows  # noqa: PLC0415
 
     return view_rows(options, topic_partition)
 
@@ -247,7 +246,7 @@ class SplitReader:
         self, planned: SegmentSlice, offset: int, error: Exception
     ) -> Iterator[pa.RecordBatch] | None:
         """Read the rest of a slice from another replica in sync; None if there is none."""
-        from kafkalog.streaming.log.log_dir import LogDirs  # noqa: PLC0415
+        from kafkalog.streaming.store.log_dirs import LogDirs  # noqa: PLC0415
 
         log_dirs = LogDirs(self.paths)
         folder = as_path(planned.path).parent
@@ -289,7 +288,7 @@ class SplitReader:
             yield from self.read(piece)
 
     def _find_elsewhere(self, rest: SegmentSlice) -> list[SegmentSlice] | None:
-        from kafkalog.streaming.log.log_dir import LogDirs  # noqa: PLC0415
+        from kafkalog.streaming.store.log_dirs import LogDirs  # noqa: PLC0415
 
         try:
             found = LogDirs(self.paths).partitions().get(self.topic_partition)

@@ -1,30 +1,56 @@
-"""The rows of the source: once as Spark knows them, once as Arrow.
-
-The columns are those of Spark's Kafka source. A schema given by the user selects some of them, in
-any order and any case of the names, and may read ``key`` and ``value`` as ``STRING``, and
-``timestamp`` as ``BIGINT``: a column that it leaves out is never built.
-
-``STRING`` means what ``CAST(value AS STRING)`` means in Spark: the bytes as they are. Spark does
-not validate UTF-8 in that cast, and neither does this: bytes that are no UTF-8 stay what they are.
-
-``BIGINT`` is the timestamp in ms as it is stored, all 64 bits of it: Spark's ``TIMESTAMP`` has µs,
-and cannot hold each of them.
-"""
+"""What a row of the source is: its columns for Spark and Arrow, and the option ``view``."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol, Self
+
+import pyarrow as pa
 
 from kafkalog.errors import OptionError
+from kafkalog.streaming.coordinator.view_schemas import (
+    OFFSETS_VIEW_SCHEMA,
+    TRANSACTIONS_VIEW_SCHEMA,
+)
+from kafkalog.streaming.records.batch_rows import BATCH_ROW_SCHEMA, BatchDescriber
+from kafkalog.streaming.source.arguments import names
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    import pyarrow as pa
     from pyspark.sql.types import DataType, StructField, StructType
 
-__all__ = ["RowSchema", "source_schema"]
+    from kafkalog.model import TopicPartition
+    from kafkalog.streaming.log.read.slice_reader import Decoder
+    from kafkalog.streaming.options.read_options import ReadOptions
+
+
+__all__ = [
+    "ReadRows",
+    "RowMaker",
+    "RowSchema",
+    "check_view_schema",
+    "source_schema",
+    "view_arrow_schema",
+    "view_rows",
+    "view_schema",
+]
+
+
+# ----------------------------------------------------------------------------------------------
+# The rows of the source: once as Spark knows them, once as Arrow.
+#
+# The columns are those of Spark's Kafka source. A schema given by the user selects some of them,
+# in any order and any case of the names, and may read ``key`` and ``value`` as ``STRING``, and
+# ``timestamp`` as ``BIGINT``: a column that it leaves out is never built.
+#
+# ``STRING`` means what ``CAST(value AS STRING)`` means in Spark: the bytes as they are. Spark
+# does not validate UTF-8 in that cast, and neither does this: bytes that are no UTF-8 stay what
+# they are.
+#
+# ``BIGINT`` is the timestamp in ms as it is stored, all 64 bits of it: Spark's ``TIMESTAMP`` has
+# µs, and cannot hold each of them.
+
 
 _NAMES: Final = (
     *("key", "value", "topic", "partition"),
@@ -190,3 +216,157 @@ def _kinds_of(column: str) -> str:
 
 def _offered() -> str:
     return ", ".join(f"{name} {_kinds_of(name)}" for name in _NAMES)
+
+
+# ----------------------------------------------------------------------------------------------
+# What a row can be instead of a record: the option ``view``.
+#
+# A view has columns of its own, always all of them: a schema given by the user selects from
+# records.
+
+
+_BATCHES_SCHEMA: Final = pa.schema(
+    [pa.field("topic", pa.string()), pa.field("partition", pa.int32()), *BATCH_ROW_SCHEMA]
+)
+
+_SCHEMAS: Final = {
+    "batches": _BATCHES_SCHEMA,
+    "offsets": OFFSETS_VIEW_SCHEMA,
+    "transactions": TRANSACTIONS_VIEW_SCHEMA,
+}
+
+
+class RowMaker(Protocol):
+    """How one split's rows come about: what ``decoder`` gives, brought into their final form."""
+
+    @property
+    def decoder(self) -> Decoder:
+        """What the batches of the split are fed to."""
+        ...
+
+    def rows_of(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Make the rows of what the decoder gave."""
+        ...
+
+
+def view_arrow_schema(options: ReadOptions) -> pa.Schema:
+    """Return the columns of the view that a query asks for, as Arrow knows them."""
+    return _SCHEMAS[options.view]
+
+
+def view_schema(options: ReadOptions) -> StructType:
+    """Return the columns of the view that a query asks for.
+
+    ``batches`` has ``topic``, ``partition`` and those of ``BATCH_ROW_SCHEMA``, ``offsets`` those of
+    ``OFFSETS_VIEW_SCHEMA``, ``transactions`` those of ``TRANSACTIONS_VIEW_SCHEMA``.
+    """
+    from pyspark.sql.pandas.types import from_arrow_schema  # noqa: PLC0415 - rows do without
+
+    return from_arrow_schema(_SCHEMAS[options.view])
+
+
+def check_view_schema(options: ReadOptions, schema: StructType) -> None:
+    """Refuse a schema of the user's.
+
+    Raises:
+        OptionError: it is not the view's own.
+    """
+    expected = view_schema(options)
+    if schema != expected:
+        raise OptionError(
+            f"view={options.view} gives columns of its own and takes no schema; leave .schema(...) "
+            f"out and select some of: {', '.join(expected.fieldNames())}"
+        )
+
+
+def view_rows(options: ReadOptions, topic_partition: TopicPartition) -> RowMaker:
+    """Make what makes the rows of the view that a query asks for."""
+    if options.shows_batches:
+        return _BatchRows(options, topic_partition)
+    return _DecodedRows(options, topic_partition)
+
+
+class _BatchRows:
+    def __init__(self, options: ReadOptions, topic_partition: TopicPartition) -> None:
+        self.decoder = BatchDescriber(max_decompressed_bytes=options.max_decompressed_bytes)
+        self._topic_partition = topic_partition
+
+    def rows_of(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        topic, partition = self._topic_partition
+        shared = [
+            pa.repeat(topic, batch.num_rows),
+            pa.repeat(pa.scalar(partition, pa.int32()), batch.num_rows),
+        ]
+        return pa.RecordBatch.from_arrays([*shared, *batch.columns], schema=_BATCHES_SCHEMA)
+
+
+class _DecodedRows:
+    def __init__(self, options: ReadOptions, topic_partition: TopicPartition) -> None:
+        from kafkalog.streaming.coordinator import views as coordinator_views  # noqa: PLC0415
+        from kafkalog.streaming.records.columns import Columns, RecordDecoder  # noqa: PLC0415
+
+        self.decoder = RecordDecoder(
+            Columns.KEY | Columns.VALUE | Columns.OFFSET | Columns.TIMESTAMP,
+            max_decompressed_bytes=options.max_decompressed_bytes,
+            null_bad_timestamps=options.on_timestamp_overflow == "null",
+        )
+        self._partition = pa.scalar(topic_partition.partition, pa.int32())
+        self._decode = {
+            "offsets": coordinator_views.decode_offsets_batch,
+            "transactions": coordinator_views.decode_transactions_batch,
+        }[options.view]
+
+    def rows_of(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        partitions = pa.repeat(self._partition, batch.num_rows)
+        return self._decode(batch.append_column("partition", partitions))
+
+
+# ----------------------------------------------------------------------------------------------
+# What the rows of a reader outside Spark are: records, or those of a view, and which columns.
+
+
+@dataclass(frozen=True, slots=True)
+class ReadRows:
+    """The schema of the rows; ``of_records`` is None where a view makes them."""
+
+    schema: pa.Schema
+    of_records: RowSchema | None
+
+    @classmethod
+    def of(cls, options: ReadOptions, columns: Sequence[str], strings: Sequence[str]) -> Self:
+        """Choose columns; without names all of them.
+
+        Raises:
+            OptionError: a column that is not there, or a column of a view that is to be a string.
+        """
+        columns, strings = names("columns", columns), names("strings", strings)
+        if not options.has_view:
+            named = RowSchema.named(
+                columns, strings=strings, include_headers=options.include_headers
+            )
+            return cls(named.to_arrow(), named)
+        schema = view_arrow_schema(options)
+        if strings:
+            raise OptionError(f"strings is for records: view={options.view} has columns of its own")
+        for name in columns:
+            if name not in schema.names:
+                offered = ", ".join(schema.names)
+                raise OptionError(f"view={options.view} has no column {name!r}, but {offered}")
+        if columns:
+            import pyarrow as pa  # noqa: PLC0415 - at import nothing needs it
+
+            schema = pa.schema([schema.field(name) for name in columns])
+        return cls(schema, None)
+
+    def chosen(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the columns that were asked for."""
+        if batch.num_columns == len(self.schema):
+            return batch
+        return batch.select(self.schema.names)
+
+    def with_offset(self) -> RowSchema | None:
+        """Return how to read records so that their offsets are known; None where a view is read."""
+        read = self.of_records
+        if read is None or "offset" in read.columns:
+            return read
+        return RowSchema.named((*read.columns, "offset"), strings=read.strings)

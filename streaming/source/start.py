@@ -1,30 +1,44 @@
-"""Where a query starts and, in a batch, ends: by options, and by positions of groups."""
+"""Where a query starts and ends, and whether its positions still belong to their logs."""
 
 from __future__ import annotations
 
+import functools
+import json
 import logging
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
-from kafkalog.errors import OptionError
+from kafkalog.errors import KafkaLogError, OptionError, UnknownTopicOrPartitionError
 from kafkalog.model import OFFSETS_TOPIC, TopicPartition, many
 from kafkalog.streaming.groups.position_topics import is_of_earlier_topic, last_batch_of
+from kafkalog.streaming.log.history import find_divergence, find_last_batch
 from kafkalog.streaming.source.end_offsets import EndOffsets
 from kafkalog.streaming.source.loss import LossPolicy
-from kafkalog.streaming.source.offsets import EARLIEST, LATEST, parse_offsets, parse_partition_times
-from kafkalog.streaming.source.position_validation import PositionValidator
+from kafkalog.streaming.source.offsets import (
+    EARLIEST,
+    LATEST,
+    parse_offsets,
+    parse_partition_longs,
+    parse_partition_times,
+    to_json,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
-    from kafkalog.streaming.coordinator.group_positions import CommittedOffset
+    from kafkalog.streaming.coordinator.group_replay import CommittedOffset
+    from kafkalog.streaming.log.history import Divergence, LastBatch
+    from kafkalog.streaming.log.partition_log import PartitionLog
+    from kafkalog.streaming.options.read_options import ReadOptions
     from kafkalog.streaming.source.offsets import PartitionOffsets, TopicOffsets
-    from kafkalog.streaming.source.read_options import ReadOptions
+    from kafkalog.streaming.source.subscription import Subscription
 
 
 __all__ = [
     "Bound",
+    "PositionValidator",
+    "StreamEnd",
     "batch_bounds",
     "read_commits",
     "read_positions",
@@ -33,6 +47,150 @@ __all__ = [
     "starting_bound",
     "starting_positions",
 ]
+
+
+# ----------------------------------------------------------------------------------------------
+# Whether the positions of a reader still belong to the histories of their logs.
+#
+# What is compared, and what decides: :mod:`kafkalog.streaming.log.history`. When it is compared:
+# each time that a log was read again because its files had changed, before a reader continues
+# there. A position is noted before the rows below it are handed out, so that a log that is
+# replaced while they are read shows at the next comparison.
+#
+# Source: Kafka ``SubscriptionState.maybeValidatePositionForCurrentLeader``; KIP-320.
+
+
+_T = TypeVar("_T")
+
+
+class PositionValidator:
+    """Knows the last batches below positions of a reader, and compares them. Not thread safe."""
+
+    def __init__(
+        self,
+        logs: EndOffsets,
+        kept: Mapping[TopicPartition, Mapping[int, LastBatch]] | None = None,
+    ) -> None:
+        """Take the logs of the reader, and what an earlier run of it has kept."""
+        self._logs = logs
+        self._known: dict[TopicPartition, dict[int, LastBatch | None]] = {
+            key: dict(batches) for key, batches in (kept or {}).items()
+        }
+        self._valid: dict[TopicPartition, dict[int, object]] = {}
+        """Positions that were found valid, and in which version of the log."""
+        self._last: tuple[object, PartitionOffsets, dict[TopicPartition, Divergence]] | None = None
+
+    def add(self, key: TopicPartition, position: int, batch: LastBatch | None) -> None:
+        """Take a position that was kept elsewhere, if nothing is known of it here."""
+        if batch is not None and position not in self._known.get(key, ()):
+            self._known.setdefault(key, {})[position] = batch
+            self._valid.pop(key, None)
+            self._last = None
+
+    def start_again(self) -> None:
+        """Forget all: the reader starts without a checkpoint, in logs as they are now."""
+        self.forget([*self._known])
+
+    def forget(self, keys: Iterable[TopicPartition]) -> None:
+        """Know nothing of partitions any more."""
+        for key in keys:
+            self._known.pop(key, None)
+            self._valid.pop(key, None)
+        self._last = None
+
+    def find_diverged(self, positions: PartitionOffsets) -> dict[TopicPartition, Divergence]:
+        """Return the positions whose logs have another history, as of the last look.
+
+        Where a log ends below a position, that alone tells, and it is left out. So it is where too
+        few nodes are there to say what is committed.
+        """
+        ends = self._logs.ends
+        if self._last is not None and self._last[0] is ends and self._last[1] is positions:
+            return self._last[2]
+        found: dict[TopicPartition, Divergence] = {}
+        if self._known and not self._logs.lacks_majority():
+            for key, position in positions.items():
+                divergence = self._validate(key, position)
+                if divergence is not None:
+                    found[key] = divergence
+        self._last = ends, positions, found
+        return found
+
+    def _validate(self, key: TopicPartition, position: int) -> Divergence | None:
+        batch = self._known.get(key, {}).get(position)
+        version = self._logs.version(key)
+        valid = self._valid.setdefault(key, {})
+        if batch is None or version is None or valid.get(position) is version:
+            return None
+        if not self._logs.reaches(key, position):
+            return None
+        known = batch
+        found = self._in_log(key, lambda log: (find_divergence(log, position, known),))
+        if found == (None,):
+            valid[position] = version
+        return None if found is None else found[0]
+
+    def note(self, positions: PartitionOffsets) -> None:
+        """Look up the last batches below positions where they are not known yet."""
+        for key, position in positions.items():
+            known = self._known.setdefault(key, {})
+            version = self._logs.version(key)
+            if position in known or version is None:
+                continue
+            found: tuple[LastBatch | None] | None = (None,)
+            if position > 0:
+                found = self._in_log(key, functools.partial(_look_up, position, {**known}))
+            if found is not None:
+                known[position] = found[0]
+                self._valid.setdefault(key, {})[position] = version
+
+    def keep_only(self, *positions: PartitionOffsets) -> None:
+        """Forget all positions but these of the partitions that they name."""
+        for key in {key for each in positions for key in each} & self._known.keys():
+            kept = {each[key] for each in positions if key in each}
+            if self._known[key].keys() - kept:
+                self._known[key] = {at: b for at, b in self._known[key].items() if at in kept}
+                valid = self._valid.get(key, {})
+                self._valid[key] = {at: seen for at, seen in valid.items() if at in kept}
+
+    def batch(self, key: TopicPartition, position: int) -> LastBatch | None:
+        """Return the last batch that was noted of a position; None without one."""
+        return self._known.get(key, {}).get(position)
+
+    def known(self) -> dict[TopicPartition, dict[int, LastBatch]]:
+        """Return all that is known, to be kept."""
+        found = {
+            key: {at: batch for at, batch in batches.items() if batch is not None}
+            for key, batches in self._known.items()
+        }
+        return {key: batches for key, batches in found.items() if batches}
+
+    def _in_log(self, key: TopicPartition, look: Callable[[PartitionLog], _T]) -> _T | None:
+        """Look into a log; None where it cannot be read now: whoever reads it is told."""
+        try:
+            with self._logs.open(key) as log:
+                return look(log)
+        except (KafkaLogError, OSError):
+            return None
+
+
+def _look_up(
+    position: int, known: Mapping[int, LastBatch | None], log: PartitionLog
+) -> tuple[LastBatch | None]:
+    """Return the last batch below a position that a reader comes to from one that is known.
+
+    If the log was replaced since the last look, it is that of the known one: the comparison that
+    follows finds another at the position.
+    """
+    found = find_last_batch(log, position)
+    for at, batch in known.items():
+        if batch is not None and at < position and find_divergence(log, at, batch) is not None:
+            return (batch,)
+    return (found,)
+
+
+# ----------------------------------------------------------------------------------------------
+# Where a query starts and, in a batch, ends: by options, and by positions of groups.
 
 
 # ----------------------------------------------------------------------------------------------
@@ -63,8 +221,10 @@ def read_commits(
         CorruptRecordError: its partition of that topic cannot be read.
     """
     # not at import: a query without a group need not wait for what reads a coordinator's log
-    from kafkalog.streaming.coordinator.group_positions import partition_for_group  # noqa: PLC0415
-    from kafkalog.streaming.coordinator.group_replay import read_group_positions  # noqa: PLC0415
+    from kafkalog.streaming.coordinator.group_replay import (  # noqa: PLC0415
+        partition_for_group,
+        read_group_positions,
+    )
 
     directories = list(paths)
     logs = EndOffsets(directories, lambda key: key.topic == OFFSETS_TOPIC, to_log_end=to_log_end)
@@ -87,7 +247,7 @@ def read_commits(
 
 def _count(ends: PartitionOffsets) -> int:
     """Return the topic's number of partitions; of several brokers' each has only some."""
-    from kafkalog.streaming.coordinator.group_positions import (  # noqa: PLC0415
+    from kafkalog.streaming.coordinator.group_replay import (  # noqa: PLC0415
         DEFAULT_OFFSETS_PARTITIONS,
     )
 
@@ -389,3 +549,95 @@ def _start_of(key: TopicPartition, position: CommittedOffset, logs: EndOffsets) 
     if is_of_earlier_topic(key, position.metadata, ids, logs.is_changed_id):
         return logs.log_start(key)
     return position.offset
+
+
+# ----------------------------------------------------------------------------------------------
+# Where a stream is to end: ``endingTimestamp`` and ``stopAtOffsets``.
+#
+# Spark's Kafka source ignores ``endingTimestamp`` in a stream. Here the stream reads up to there
+# and no further. With ``Trigger.AvailableNow`` it has ended then. With other triggers it stays
+# idle, as no source can end a query.
+
+
+class StreamEnd:
+    """Cuts ends to where the query is to end.
+
+    By timestamp, a partition ends at its first record, by offset, with this timestamp or a later
+    one, as in a batch. While a partition has no such record, all of it is read. Each time that it
+    has grown, its time index is asked again.
+    """
+
+    def __init__(self, timestamp: int | None, offsets: PartitionOffsets) -> None:
+        self._timestamp = timestamp
+        self._offsets = offsets
+        self._found: dict[TopicPartition, int] = {}
+        self._searched: dict[TopicPartition, int] = {}
+        self._said = False
+
+    @classmethod
+    def of(cls, options: ReadOptions, subscription: Subscription) -> StreamEnd | None:
+        """Read the end from the options; None if the query has none.
+
+        A partition may be named that does not exist yet.
+
+        Raises:
+            OptionError: ``stopAtOffsets`` is no JSON of offsets, or names what is never read.
+        """
+        if options.ending_timestamp is None and options.stop_at_offsets is None:
+            return None
+        text = options.stop_at_offsets
+        offsets = {} if text is None else parse_partition_longs("stopAtOffsets", text, 0)
+        unread = [str(key) for key in sorted(offsets) if not subscription.selects(key)]
+        if unread:
+            raise OptionError(
+                f"option 'stopAtOffsets' names what the query does not read: {', '.join(unread)}"
+            )
+        return cls(options.ending_timestamp, offsets)
+
+    def clip(
+        self, start: Mapping[TopicPartition, int], ends: PartitionOffsets, logs: EndOffsets
+    ) -> PartitionOffsets:
+        """Return the ends to read up to, none of them below ``start``."""
+        bounds = {key: self._bound(key, end, logs) for key, end in ends.items()}
+        clipped = {
+            key: max(min(end, bounds[key]), min(end, start.get(key, 0)))
+            for key, end in ends.items()
+        }
+        if not self._said and ends and all(start.get(key, -1) >= bounds[key] for key in ends):
+            self._said = True
+            _LOGGER.info(
+                "all partitions are read up to where the query is to end: %s",
+                json.dumps(to_json(bounds)),
+            )
+        return clipped
+
+    def forget(self, keys: Iterable[TopicPartition]) -> None:
+        """Search again in partitions whose topics were recreated."""
+        for key in keys:
+            self._found.pop(key, None)
+            self._searched.pop(key, None)
+
+    def _bound(self, key: TopicPartition, end: int, logs: EndOffsets) -> int:
+        by_offset = self._offsets.get(key, end + 1)
+        return min(by_offset, self._by_timestamp(key, end, logs))
+
+    def _by_timestamp(self, key: TopicPartition, end: int, logs: EndOffsets) -> int:
+        """Return the first offset that is not read any more; one beyond the end if unknown."""
+        if self._timestamp is None:
+            return end + 1
+        if end < max(self._found.get(key, 0), self._searched.get(key, 0)):  # recreated, or cut
+            self.forget([key])
+        if key not in self._found and end != self._searched.get(key):
+            self._search(key, end, self._timestamp, logs)
+        return self._found.get(key, end + 1)
+
+    def _search(self, key: TopicPartition, end: int, timestamp: int, logs: EndOffsets) -> None:
+        try:
+            with logs.open(key) as log:
+                record = log.offset_for_timestamp(timestamp, end_offset=end)
+        except UnknownTopicOrPartitionError:  # deleted since: planning says what is lost
+            return
+        if record is not None and record.offset < end:
+            self._found[key] = record.offset
+        else:
+            self._searched[key] = end

@@ -1,7 +1,7 @@
 """The offsets of a streaming query: where it starts, what is new, what the next batch takes.
 
 One instance lives as long as the query runs, in a process of its own beside the driver. It knows no
-Spark: :mod:`~kafkalog.streaming.spark.stream_reader` is the thin layer between.
+Spark: :mod:`~kafkalog.streaming.spark.readers` is the thin layer between.
 
 What the Python API does not offer, and how it is met:
 
@@ -29,18 +29,26 @@ from kafkalog.errors import DataLossError, UnknownTopicOrPartitionError
 from kafkalog.files.deferred_signals import pause, shielded_step
 from kafkalog.files.system import system
 from kafkalog.streaming.options.bridge import crosses_border
-from kafkalog.streaming.source.admission import BatchLimits
+from kafkalog.streaming.source.admission import BatchLimits, IdlePacer
 from kafkalog.streaming.source.arguments import seconds
-from kafkalog.streaming.source.completeness import CompletenessCheck
-from kafkalog.streaming.source.end_offsets import EndOffsets, StalledLogEnds
-from kafkalog.streaming.source.loss import LossPolicy, refuse_lost_targets, with_remedy
+from kafkalog.streaming.source.end_offsets import CompletenessCheck, EndOffsets, StalledLogEnds
+from kafkalog.streaming.source.loss import (
+    LossPolicy,
+    TopicIds,
+    load_last_batches,
+    refuse_lost_targets,
+    save_last_batches,
+    with_remedy,
+)
 from kafkalog.streaming.source.offsets import LATEST, to_json
-from kafkalog.streaming.source.pacing import IdlePacer
 from kafkalog.streaming.source.planner import LogSplit, plan_splits, readable_ranges
-from kafkalog.streaming.source.position_validation import PositionValidator
-from kafkalog.streaming.source.recreated import TopicIds, load_last_batches, save_last_batches
-from kafkalog.streaming.source.start import resolve_start, starting_bound, starting_positions
-from kafkalog.streaming.source.stream_end import StreamEnd
+from kafkalog.streaming.source.start import (
+    PositionValidator,
+    StreamEnd,
+    resolve_start,
+    starting_bound,
+    starting_positions,
+)
 from kafkalog.streaming.source.subscription import Subscription
 from kafkalog.streaming.store.ends.rule import OffsetGap
 
@@ -51,11 +59,10 @@ if TYPE_CHECKING:
 
     from kafkalog.model import TopicPartition
     from kafkalog.streaming.log.history import Divergence
+    from kafkalog.streaming.options.read_options import ReadOptions
+    from kafkalog.streaming.source.loss import Recreated
     from kafkalog.streaming.source.offsets import PartitionOffsets
-    from kafkalog.streaming.source.read_options import ReadOptions
-    from kafkalog.streaming.source.recreated import Recreated
-    from kafkalog.streaming.source.schema import RowSchema
-    from kafkalog.streaming.source.views import ReadRows
+    from kafkalog.streaming.source.schema import ReadRows, RowSchema
 
 
 __all__ = ["NewRows", "Phase", "StreamControl", "new_splits"]

@@ -26,7 +26,7 @@ from kafkalog.streaming.source.offsets import parse_assignment
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from kafkalog.streaming.source.read_options import ReadOptions
+    from kafkalog.streaming.options.read_options import ReadOptions
 
 __all__ = ["DECODED_TOPICS", "Subscription"]
 

@@ -1,8 +1,8 @@
 """What Spark sees: the data source, its readers and writers, and what each version has.
 
 ``datasource``
-    the data source ``kafkalog``: it hands out readers and writers.
-``batch_readers``, ``stream_reader``, ``writers``
+    the data source: it hands out readers and writers.
+``readers``, ``writers``
     readers and writers as Spark sees them, over :mod:`kafkalog.streaming.source` and
     :mod:`kafkalog.streaming.sink`.
 ``versions``

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     )
     from pyspark.sql.types import StructType
 
-    from kafkalog.streaming.joining.joined_control import JoinedControl
+    from kafkalog.streaming.consumer.query_control import JoinedControl
+    from kafkalog.streaming.options.read_options import ReadOptions
     from kafkalog.streaming.sink.group_writer import GroupWriter
-    from kafkalog.streaming.source.read_options import ReadOptions
     from kafkalog.streaming.source.schema import RowSchema
 
 __all__ = ["KafkaLogDataSource"]
@@ -54,7 +54,7 @@ class KafkaLogDataSource(DataSource):
         Raises:
             OptionError: an option that no query over the source can use as given.
         """
-        from kafkalog.streaming.source.read_options import ReadOptions  # noqa: PLC0415
+        from kafkalog.streaming.options.read_options import ReadOptions  # noqa: PLC0415
         from kafkalog.streaming.source.schema import source_schema  # noqa: PLC0415
         from kafkalog.streaming.source.subscription import Subscription  # noqa: PLC0415
 
@@ -63,7 +63,7 @@ class KafkaLogDataSource(DataSource):
         Subscription.of(options)
         freeze_planner()
         if options.has_view:
-            from kafkalog.streaming.source.views import view_schema  # noqa: PLC0415
+            from kafkalog.streaming.source.schema import view_schema  # noqa: PLC0415
 
             return view_schema(options)
         return source_schema(include_headers=options.include_headers)
@@ -71,8 +71,8 @@ class KafkaLogDataSource(DataSource):
     @crosses_border
     def reader(self, schema: StructType) -> DataSourceReader:
         """Make the reader of a batch query."""
-        from kafkalog.streaming.source.read_options import ReadOptions  # noqa: PLC0415
-        from kafkalog.streaming.spark.batch_readers import LogBatchReader  # noqa: PLC0415
+        from kafkalog.streaming.options.read_options import ReadOptions  # noqa: PLC0415
+        from kafkalog.streaming.spark.readers import LogBatchReader  # noqa: PLC0415
 
         show_warnings()
         options = ReadOptions.parse(self.options)
@@ -86,7 +86,7 @@ class KafkaLogDataSource(DataSource):
                 return _pushdown_reader(options, rows)
             warn_of_no_pushdown()
         if options.shows_latest:
-            from kafkalog.streaming.spark.batch_readers import LatestReader  # noqa: PLC0415
+            from kafkalog.streaming.spark.readers import LatestReader  # noqa: PLC0415
 
             return LatestReader(options, rows)
         return LogBatchReader(options, rows)
@@ -94,8 +94,8 @@ class KafkaLogDataSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """Make the reader of a streaming query, or one that says why there is none."""
         with uncollected():
-            from kafkalog.streaming.source.read_options import ReadOptions  # noqa: PLC0415
-            from kafkalog.streaming.spark.stream_reader import LogStreamReader  # noqa: PLC0415
+            from kafkalog.streaming.options.read_options import ReadOptions  # noqa: PLC0415
+            from kafkalog.streaming.spark.readers import LogStreamReader  # noqa: PLC0415
 
         try:
             options = ReadOptions.parse(self.options)
@@ -105,7 +105,7 @@ class KafkaLogDataSource(DataSource):
             writes_positions = _group_writer if options.commit_group_offsets else None
             return LogStreamReader(options, rows, writes_positions)
         except KafkaLogError as error:
-            from kafkalog.streaming.spark.stream_reader import (  # noqa: PLC0415
+            from kafkalog.streaming.spark.readers import (  # noqa: PLC0415
                 RefusedStreamReader,
             )
 
@@ -132,7 +132,7 @@ class KafkaLogDataSource(DataSource):
 
 def _pushdown_reader(options: ReadOptions, rows: RowSchema) -> DataSourceReader:
     """Make the reader that lets filters decide what is read."""
-    from kafkalog.streaming.spark import batch_readers as pushdown_reader  # noqa: PLC0415
+    from kafkalog.streaming.spark import readers as pushdown_reader  # noqa: PLC0415
 
     if options.shows_latest:
         return pushdown_reader.LatestPushdownReader(options, rows)
@@ -143,11 +143,11 @@ def _joining_reader(
     options: ReadOptions, rows: RowSchema | None, given: dict[str, str]
 ) -> DataSourceStreamReader:
     """Make the reader of a query that is to join a group; it joins at Spark's first question."""
-    from kafkalog.streaming.joining.member_options import (  # noqa: PLC0415
+    from kafkalog.streaming.consumer.query_member import (  # noqa: PLC0415
         member_options,
         without_member_options,
     )
-    from kafkalog.streaming.spark.stream_reader import LogStreamReader  # noqa: PLC0415
+    from kafkalog.streaming.spark.readers import LogStreamReader  # noqa: PLC0415
 
     member_options(given)
     options = without_member_options(options)
@@ -157,7 +157,7 @@ def _joining_reader(
 def _join(given: dict[str, str], options: ReadOptions) -> JoinedControl:
     """Make what knows the offsets of a query that is a member of a group."""
     with uncollected():
-        from kafkalog.streaming.joining.joined_control import JoinedControl  # noqa: PLC0415
+        from kafkalog.streaming.consumer.query_control import JoinedControl  # noqa: PLC0415
 
     return JoinedControl(options, given)
 
@@ -172,7 +172,7 @@ def _group_writer(options: ReadOptions) -> GroupWriter:
 def _wanted_rows(options: ReadOptions, schema: StructType) -> RowSchema | None:
     """Check the schema that Spark asks for; a view has one of its own, and None stands for it."""
     if options.has_view:
-        from kafkalog.streaming.source.views import check_view_schema  # noqa: PLC0415
+        from kafkalog.streaming.source.schema import check_view_schema  # noqa: PLC0415
 
         check_view_schema(options, schema)
         return None

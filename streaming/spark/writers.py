@@ -17,16 +17,15 @@ from typing import TYPE_CHECKING, Final
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
+from kafkalog.checkpoints.query_checkpoint import QueryCheckpoint
 from kafkalog.errors import CommitError, OptionError
 from kafkalog.files.paths import refuse_among_logs
 from kafkalog.files.system import once_per_process, remembered, system
-from kafkalog.streaming.commit.query_checkpoint import QueryCheckpoint
 from kafkalog.streaming.commit.row_digest import RowDigest
 from kafkalog.streaming.options.bridge import crosses_border
 from kafkalog.streaming.options.declaring import warn_ignored
 from kafkalog.streaming.sink.row_columns import check_columns
-from kafkalog.streaming.sink.write_options import WriteOptions
-from kafkalog.streaming.sink.write_plan import WritePlan
+from kafkalog.streaming.sink.write_options import WriteOptions, WritePlan
 from kafkalog.streaming.spark.versions import StreamArrowWriter
 from kafkalog.streaming.spark.worker import freeze_planner, show_warnings, task_of_spark
 from kafkalog.streaming.store.identity import APP_PREFIX, BatchIdentity

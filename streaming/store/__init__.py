@@ -2,18 +2,20 @@
 
 ``session``
     exclusive access to a set: entering locks and recovers it, leaving releases it.
+``log_dirs``
+    which partitions live in log directories, of one node or several.
 ``open_set``, ``log_set``, ``nodes``, ``locks``, ``file_systems``, ``policy``
-    identify a set and its members; hold it; what a writer may do.
+    identify a set and its members; hold it; store intent and commit state; what a writer may do.
 ``identity``
-    was this batch written already?
-``topics``, ``log_starts``, ``folders``
-    topics and their folders; where logs start.
-``guard``, ``cleanup``, ``stale_entries``, ``expired_segments``, ``cleaner_lock``
-    around a commit: keep a broker out, clean up; ``appender_cache`` remembers ends.
+    was this batch of a query written already?
+``topics``, ``partition_folders``, ``folder_changes``
+    topics; which folders are theirs; delete or move one.
+``broker_files``, ``expired_segments``, ``appender_cache``
+    after a commit: Kafka's checkpoint files follow, old segments go, ends are remembered.
 ``ends``
     where logs end, for readers.
 ``recovery``
-    mend a set before it is written.
+    mend a set before it is written: roll back, and cut, what a crash has left.
 ``replicas``
     the nodes of a replicated set.
 

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 from kafkalog.checkpoints.intent import Intent
 from kafkalog.errors import DurabilityError, KafkaLogError
 from kafkalog.files.deferred_signals import Interrupted
-from kafkalog.streaming.log.log_dir import LogDirs, partitions_by_node
-from kafkalog.streaming.log.replica_folders import leader_folders
+from kafkalog.streaming.log.log_dir import leader_folders
 from kafkalog.streaming.log.swap import Removed
-from kafkalog.streaming.store.folders.deleted import without_deleted
+from kafkalog.streaming.store.log_dirs import LogDirs, partitions_by_node
 from kafkalog.streaming.store.nodes import lost_locks
+from kafkalog.streaming.store.partition_folders import without_deleted
 from kafkalog.streaming.store.recovery.partition_states import in_present_format
 
 if TYPE_CHECKING:

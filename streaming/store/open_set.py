@@ -15,14 +15,13 @@ from kafkalog.errors import CheckpointError, LogDirectoryError
 from kafkalog.files.atomic import make_with_parents
 from kafkalog.files.system import system
 from kafkalog.streaming.log.files import parse_partition_directory
-from kafkalog.streaming.log.log_dir import LogDirs
-from kafkalog.streaming.store.guard import unfinished_salvage
+from kafkalog.streaming.store.broker_files import drop_entries_of_missing
+from kafkalog.streaming.store.log_dirs import LogDirs
 from kafkalog.streaming.store.log_set import LogSet
-from kafkalog.streaming.store.nodes import Node
+from kafkalog.streaming.store.nodes import Node, unfinished_salvage
 from kafkalog.streaming.store.recovery.lost_partitions import MissingMembers
 from kafkalog.streaming.store.recovery.partition_states import in_present_format
 from kafkalog.streaming.store.recovery.rollback import roll_back
-from kafkalog.streaming.store.stale_entries import drop_entries_of_missing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

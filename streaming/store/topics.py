@@ -30,10 +30,9 @@ from kafkalog.model import (
     validate_topic_name,
 )
 from kafkalog.streaming.coordinator.cluster_partitions import read_partition_counts
-from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.options.topic_settings import LogConfig, understood
-from kafkalog.streaming.store.folders.deleted import without_deleted
-from kafkalog.streaming.store.folders.ownership import TopicOwners, check_no_link
+from kafkalog.streaming.store.log_dirs import LogDirs
+from kafkalog.streaming.store.partition_folders import TopicOwners, check_no_link, without_deleted
 from kafkalog.streaming.store.recovery.lost_partitions import lost_id_text
 
 if TYPE_CHECKING:

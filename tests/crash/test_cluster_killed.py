@@ -25,7 +25,7 @@ from tests.support.spark_cluster import Cluster, Submitted, kill
 
 from kafkalog.checkpoints.commit_state import STAGED_PREFIX, STATE_FILE
 from kafkalog.checkpoints.state_file import load_state
-from kafkalog.jobs.jars import delta_jars, fetch
+from kafkalog.jobs.process.jars import delta_jars, fetch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -20,9 +20,8 @@ from kafkalog.checkpoints.commit_state import STAGED_PREFIX, UNFINISHED_FOLDER
 from kafkalog.checkpoints.intent import INTENT_FILE
 from kafkalog.checkpoints.state_file import load_state
 from kafkalog.model import TopicPartition
-from kafkalog.streaming.admin.copied_bounds import Bounds, set_bounds
 from kafkalog.streaming.admin.recovery import recover
-from kafkalog.streaming.admin.topics import create
+from kafkalog.streaming.admin.topics import Bounds, create, set_bounds
 from kafkalog.streaming.sink.task_writer import TaskWriter
 from kafkalog.streaming.spark.writers import LogStreamWriter, StagedMessage
 from kafkalog.streaming.store.ends.tracker import LogEndTracker

@@ -13,7 +13,7 @@ from kafkalog.checkpoints.broker import META_PROPERTIES, read_topic_id
 from kafkalog.checkpoints.committed import load_committed
 from kafkalog.errors import LogDirectoryError
 from kafkalog.streaming.admin.broker.handover import hand_over, take_over
-from kafkalog.streaming.log.log_dir import LogDirs
+from kafkalog.streaming.store.log_dirs import LogDirs
 
 if TYPE_CHECKING:
     from pathlib import Path

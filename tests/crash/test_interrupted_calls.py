@@ -31,9 +31,9 @@ from kafkalog.streaming.admin.topics import create, delete
 from kafkalog.streaming.groups.administration import reset_group
 from kafkalog.streaming.groups.group_commits import GroupCommits
 from kafkalog.streaming.groups.member_files import MEMBER_PREFIX
-from kafkalog.streaming.source.read_options import ReadOptions
+from kafkalog.streaming.options.read_options import ReadOptions
 from kafkalog.streaming.source.schema import RowSchema
-from kafkalog.streaming.spark.stream_reader import LogStreamReader
+from kafkalog.streaming.spark.readers import LogStreamReader
 from kafkalog.streaming.spark.versions import ReadAllAvailable
 from kafkalog.streaming.store.policy import SetPolicy
 

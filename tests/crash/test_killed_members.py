@@ -13,7 +13,7 @@ from tests.support.consuming import consumer, keep_groups_small, output, positio
 
 from kafkalog.streaming.api import append
 from kafkalog.streaming.groups.group_commits import GroupCommits
-from kafkalog.streaming.groups.group_record import GroupRecord
+from kafkalog.streaming.groups.rebalance import GroupRecord
 from kafkalog.streaming.store.policy import SetPolicy
 
 if TYPE_CHECKING:

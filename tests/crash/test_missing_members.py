@@ -21,8 +21,8 @@ from kafkalog.streaming.commit.tail_recovery import TailRecovery
 from kafkalog.streaming.store import open_set, session
 from kafkalog.streaming.store.ends import rule
 from kafkalog.streaming.store.ends import tracker as watch
-from kafkalog.streaming.store.ends.missing_parts import NOTHING
 from kafkalog.streaming.store.identity import Verdict
+from kafkalog.streaming.store.recovery.lost_partitions import NOTHING
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -25,8 +25,8 @@ from kafkalog.checkpoints.commit_state import STATE_FILE
 from kafkalog.errors import KafkaLogError
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.commit import committer as applying
-from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.log.partition_log import PartitionLog
+from kafkalog.streaming.store.log_dirs import LogDirs
 from kafkalog.streaming.store.recovery import rollback as recovery
 
 if TYPE_CHECKING:

@@ -21,11 +21,11 @@ from tests.support.power_loss import Unsynced
 from tests.support.scenes import CASES, Case, Scene, check_indexes, tasks
 from tests.support.sinking import adopt_small_files
 
+from kafkalog.checkpoints.query_checkpoint import QueryCheckpoint
 from kafkalog.checkpoints.state_file import load_state
 from kafkalog.errors import KafkaLogError
 from kafkalog.files.regular import create_exclusive, write_all
 from kafkalog.streaming.commit.committer import Committer
-from kafkalog.streaming.commit.query_checkpoint import QueryCheckpoint
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

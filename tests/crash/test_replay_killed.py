@@ -14,7 +14,7 @@ from tests.support.reading import read_batch
 from tests.support.sinking import STAMP_MS, Writer, rows, values_of
 
 from kafkalog.checkpoints.state_file import load_state
-from kafkalog.jobs.replay_checkpoint import FILE, ReplayCheckpoint
+from kafkalog.jobs.pipelines.replay_checkpoint import FILE, ReplayCheckpoint
 
 if TYPE_CHECKING:
     from collections.abc import Callable

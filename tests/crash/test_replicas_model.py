@@ -20,7 +20,8 @@ from tests.support.replica_model import (
     visit,
 )
 
-from kafkalog.checkpoints import replica_state, voters
+from kafkalog.checkpoints import commit_state as replica_state
+from kafkalog.checkpoints import voters
 from kafkalog.checkpoints.commit_state import PREPARED_FILE, STATE_FILE
 from kafkalog.streaming.store.replicas import controller as deciding
 from kafkalog.streaming.store.replicas import copying

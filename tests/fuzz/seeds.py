@@ -19,7 +19,7 @@ from kafkalog.checkpoints.intent import IntendedPartition, Intent
 from kafkalog.checkpoints.state_file import state_bytes
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.coordinator.group_metadata import encode_group_metadata
-from kafkalog.streaming.groups.group_record import GroupRecord, Member, MemberSettings
+from kafkalog.streaming.groups.rebalance import GroupRecord, Member, MemberSettings
 from kafkalog.streaming.records.compression import Codec, compress
 
 if TYPE_CHECKING:

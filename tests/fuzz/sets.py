@@ -23,15 +23,15 @@ from tests.support.transactions import BrokerLog
 
 import kafkalog
 from kafkalog.checkpoints.broker import LeaderEpoch, write_leader_epochs, write_topic_id
+from kafkalog.checkpoints.query_checkpoint import QueryCheckpoint
 from kafkalog.files.system import System, system
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.admin.broker.handover import hand_over, take_over
 from kafkalog.streaming.admin.retention import delete_records
 from kafkalog.streaming.admin.topics import create, delete
-from kafkalog.streaming.commit.query_checkpoint import QueryCheckpoint
+from kafkalog.streaming.options.read_options import ReadOptions
 from kafkalog.streaming.sink.task_writer import TaskWriter
 from kafkalog.streaming.source.offsets import from_json, to_json
-from kafkalog.streaming.source.read_options import ReadOptions
 from kafkalog.streaming.source.stream_control import StreamControl
 from kafkalog.streaming.spark.writers import LogStreamWriter, StagedMessage
 

@@ -16,9 +16,9 @@ from kafkalog.checkpoints.commit_state import PREPARED_FILE
 from kafkalog.files.system import system
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.groups.group_commits import OFFSETS_POLICY, GroupCommits, Move
-from kafkalog.streaming.groups.group_record import MemberSettings
 from kafkalog.streaming.groups.membership import Membership
 from kafkalog.streaming.groups.planned_commit import Plan, load_plan, save_plan
+from kafkalog.streaming.groups.rebalance import MemberSettings
 from kafkalog.streaming.store.policy import SetPolicy
 
 if TYPE_CHECKING:

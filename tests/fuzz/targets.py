@@ -44,21 +44,20 @@ from kafkalog.streaming.coordinator.views import (
     decode_offsets_batch,
     decode_transactions_batch,
 )
-from kafkalog.streaming.groups.group_record import GroupRecord
 from kafkalog.streaming.groups.liveness import Watch
 from kafkalog.streaming.groups.member_files import MemberFolder, sign_name
-from kafkalog.streaming.log.index.offset import OffsetIndex
-from kafkalog.streaming.log.index.time import TimeIndex
-from kafkalog.streaming.log.index.txn import TxnIndex
+from kafkalog.streaming.groups.rebalance import GroupRecord
+from kafkalog.streaming.log.indexes import OffsetIndex, TimeIndex, TxnIndex
 from kafkalog.streaming.log.partition_log import PartitionLog
 from kafkalog.streaming.log.producer_state import open_transactions
 from kafkalog.streaming.log.read.salvage import Salvage
 from kafkalog.streaming.log.read.slice_reader import read_slice
 from kafkalog.streaming.log.read.transactions import StableOffset
-from kafkalog.streaming.lookup.entry_kernels import SMALLEST_ENTRY, find_entries
-from kafkalog.streaming.lookup.memtable import Entries, MemTable
+from kafkalog.streaming.lookup.memtable_kernels import SMALLEST_ENTRY, find_entries
+from kafkalog.streaming.lookup.ordered_rows import Entries, MemTable
 from kafkalog.streaming.lookup.seen_keys import KeyRange, SeenKeys
 from kafkalog.streaming.lookup.wanted_keys import KeySpan
+from kafkalog.streaming.options.read_options import ReadOptions
 from kafkalog.streaming.records.batch import scan_batches
 from kafkalog.streaming.records.batch_rows import BatchDescriber
 from kafkalog.streaming.records.builder import BatchBuilder
@@ -66,9 +65,8 @@ from kafkalog.streaming.records.columns import RecordDecoder
 from kafkalog.streaming.records.compression import Codec, compress, decompress
 from kafkalog.streaming.records.compression.by_kernel import Bodies, KernelDecompressor
 from kafkalog.streaming.records.control import MarkerReader
-from kafkalog.streaming.records.murmur2 import murmur2
+from kafkalog.streaming.records.murmur2_kernels import murmur2
 from kafkalog.streaming.source import offsets
-from kafkalog.streaming.source.read_options import ReadOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Final
 import pytest
 from tests.support.kafka_assignors import KafkaAssignors, kafka_assignors
 
-from kafkalog.streaming.groups.assignors import assign
-from kafkalog.streaming.groups.subscriptions import Subscription
+from kafkalog.streaming.groups.assignors import Subscription, assign
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from kafkalog.streaming.groups.subscriptions import Assignment
+    from kafkalog.streaming.groups.assignors import Assignment
 
 pytestmark = pytest.mark.interop
 

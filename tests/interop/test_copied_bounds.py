@@ -12,8 +12,7 @@ from tests.support.sinking import Writer, rows
 
 import kafkalog
 from kafkalog.model import TopicPartition
-from kafkalog.streaming.admin.copied_bounds import Bounds, set_bounds
-from kafkalog.streaming.admin.topics import create
+from kafkalog.streaming.admin.topics import Bounds, create, set_bounds
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -42,7 +42,7 @@ def test_a_broker_serves_what_is_left_and_removes_what_could_not_be(
         raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), str(folder))
 
     with monkeypatch.context() as patch:
-        patch.setattr("kafkalog.streaming.store.folders.deletion.remove_folder", refuse)
+        patch.setattr("kafkalog.streaming.store.folder_changes.remove_folder", refuse)
         delete([str(data)], "gone")
         assert hand_over([str(data)]).problems == []
     left = list(data.glob("gone-*-delete"))

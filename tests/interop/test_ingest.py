@@ -14,10 +14,10 @@ from tests.support.foreign import read_partition
 from tests.support.kafka import Broker, Topic
 from tests.support.spark import end_jvm, small_session
 
-from kafkalog.jobs.ingesting import start_ingest, to_records
-from kafkalog.jobs.inputs import Input
-from kafkalog.jobs.jars import delta_jars, fetch
-from kafkalog.jobs.running import sentence_in
+from kafkalog.jobs.pipelines.ingesting import start_ingest, to_records
+from kafkalog.jobs.pipelines.inputs import Input
+from kafkalog.jobs.process.jars import delta_jars, fetch
+from kafkalog.jobs.process.running import sentence_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,8 +11,8 @@ import pytest
 from tests.support.dump_log import dump_log_segments
 from tests.support.message_set_encoding import encode_message_set
 
+from kafkalog.streaming.records.builder import RecordColumns
 from kafkalog.streaming.records.compression import Codec
-from kafkalog.streaming.records.record_columns import RecordColumns
 
 if TYPE_CHECKING:
     from pathlib import Path

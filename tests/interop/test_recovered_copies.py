@@ -12,10 +12,10 @@ from tests.support.broker_load import SETTINGS, TOPICS, Load
 from tests.support.kafka import Broker
 
 from kafkalog.streaming.log.read.slice_reader import read_slice
+from kafkalog.streaming.options.read_options import ReadOptions
 from kafkalog.streaming.records.columns import Columns, RecordDecoder
 from kafkalog.streaming.source.batch_plan import plan_batch
 from kafkalog.streaming.source.end_offsets import EndOffsets
-from kafkalog.streaming.source.read_options import ReadOptions
 
 if TYPE_CHECKING:
     from pathlib import Path

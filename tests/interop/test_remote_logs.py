@@ -29,13 +29,13 @@ from tests.support.reading import read_batch, read_stream
 
 from kafkalog.checkpoints.broker import HIGH_WATERMARK, new_topic_id, write_topic_id
 from kafkalog.errors import DataLossError, LogDirectoryError, OptionError
-from kafkalog.files.opening import open_remote
+from kafkalog.files.open_file import open_remote
 from kafkalog.files.paths import as_path
 from kafkalog.files.remote_store import open_store
 from kafkalog.files.storage import RemoteRoot
 from kafkalog.model import TopicPartition
+from kafkalog.streaming.options.read_options import ReadOptions
 from kafkalog.streaming.source.end_offsets import EndOffsets
-from kafkalog.streaming.source.read_options import ReadOptions
 from kafkalog.streaming.source.reading import read_split
 from kafkalog.streaming.source.schema import RowSchema, source_schema
 from kafkalog.streaming.source.stream_control import StreamControl

@@ -21,19 +21,17 @@ from tests.pipelines.targets import Ends, Mirrored, OfQuery
 from tests.support.copying import without_rows_below
 from tests.support.micro_batches import CheckpointedQuery
 
-from kafkalog.checkpoints.query_offsets import last_batch
+from kafkalog.checkpoints.query_checkpoint import QueryCheckpoint, last_batch
 from kafkalog.errors import CommitError
 from kafkalog.jobs import archiving
 from kafkalog.jobs.archiving import Archive, _Tables
-from kafkalog.jobs.checkpoint_folder import CheckpointFolder
-from kafkalog.jobs.continuation import TargetState
-from kafkalog.jobs.copied_logs import SourceLogs, put_checkpoint_aside
-from kafkalog.jobs.delta_state import HeldByTable
-from kafkalog.jobs.delta_tables import TableCommit
-from kafkalog.jobs.topic_facts import FactsOfLogs, property_of, read_facts
+from kafkalog.jobs.pipelines.checkpoint_folder import CheckpointFolder
+from kafkalog.jobs.pipelines.continuation import TargetState
+from kafkalog.jobs.pipelines.copied_logs import SourceLogs, put_checkpoint_aside
+from kafkalog.jobs.pipelines.delta_tables import HeldByTable, TableCommit
+from kafkalog.jobs.pipelines.topic_facts import FactsOfLogs, property_of, read_facts
 from kafkalog.model import TopicPartition
-from kafkalog.streaming.commit.query_checkpoint import QueryCheckpoint
-from kafkalog.streaming.source.read_options import ReadOptions
+from kafkalog.streaming.options.read_options import ReadOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -140,7 +138,7 @@ class DeltaModel:
 
 
 class _ModelTable:
-    """What a run sees of a table, as :class:`~kafkalog.jobs.delta_tables.DeltaTable`."""
+    """What a run sees of a table, as :class:`~kafkalog.jobs.pipelines.delta_tables.DeltaTable`."""
 
     def __init__(self, model: DeltaModel) -> None:
         self.model, self.path, self.spark = model, "model", _Session()

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from tests.pipelines.histories import History
 
 from kafkalog.errors import RowError
-from kafkalog.jobs import archiving, continuation, ingesting, replaying, restore_plan
-from kafkalog.jobs.continuation import TargetState
+from kafkalog.jobs import archiving
 from kafkalog.jobs.mirroring import Mirror
-from kafkalog.jobs.topic_facts import TopicFacts
+from kafkalog.jobs.pipelines import continuation, ingesting, replaying, restore_plan
+from kafkalog.jobs.pipelines.continuation import TargetState
+from kafkalog.jobs.pipelines.topic_facts import TopicFacts
 from kafkalog.streaming.commit.preserved_offsets import CopiedBatch
 from kafkalog.streaming.sink.row_columns import Rows
-from kafkalog.streaming.source.position_validation import PositionValidator
+from kafkalog.streaming.source.start import PositionValidator
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,9 +12,9 @@ from tests.pipelines.targets import Target
 
 import kafkalog
 from kafkalog.jobs import restoring
-from kafkalog.jobs.restore_plan import Seen
+from kafkalog.jobs.pipelines.restore_plan import Seen
+from kafkalog.jobs.pipelines.topic_facts import read_facts
 from kafkalog.jobs.restoring import Restore
-from kafkalog.jobs.topic_facts import read_facts
 from kafkalog.streaming.admin.topics import delete
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ from tests.support.micro_batches import CheckpointedQuery
 from tests.support.sinking import Writer
 
 import kafkalog
-from kafkalog.jobs.copied_logs import topics_of_target
-from kafkalog.jobs.ingesting import CountedIngest, Ingest
-from kafkalog.jobs.inputs import Input
+from kafkalog.jobs.pipelines.copied_logs import topics_of_target
+from kafkalog.jobs.pipelines.ingesting import CountedIngest, Ingest
+from kafkalog.jobs.pipelines.inputs import Input
 from kafkalog.streaming.admin.topics import delete
 
 if TYPE_CHECKING:

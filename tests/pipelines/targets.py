@@ -13,7 +13,7 @@ from tests.pipelines.sources import TOPIC, Line, Rows, bounds, rows_in
 from tests.support.copying import cut, run_mirror, run_replay
 
 import kafkalog
-from kafkalog.checkpoints.query_offsets import last_batch
+from kafkalog.checkpoints.query_checkpoint import last_batch
 from kafkalog.errors import UnknownTopicOrPartitionError
 from kafkalog.jobs.mirroring import Mirror
 from kafkalog.streaming.admin.topics import alter, create, delete

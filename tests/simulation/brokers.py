@@ -35,10 +35,10 @@ from kafkalog.files.atomic import write_atomically
 from kafkalog.streaming.admin.broker.handover import hand_over, take_over
 from kafkalog.streaming.log.append.appender import BufferSource, PartitionAppender
 from kafkalog.streaming.log.append.recovery import recover_segment
-from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.log.partition_log import PartitionLog
 from kafkalog.streaming.options.topic_settings import LogConfig
 from kafkalog.streaming.records.batch import scan_batches
+from kafkalog.streaming.store.log_dirs import LogDirs
 
 if TYPE_CHECKING:
     import random

@@ -139,7 +139,7 @@ GUARDS: Final = {
     ),
     "staged files of others are swept": Mutation(
         "a batch fails, though nothing was in its way",
-        {"store.cleanup._is_older": _always(True)},
+        {"store.broker_files._is_older": _always(True)},
         ("query", "query", "appender"),
     ),
     "records are not made durable": Mutation(
@@ -175,7 +175,7 @@ GUARDS: Final = {
     ),
     "missing directories are not noticed": Mutation(
         "readers are given a part of what is committed, and not told",
-        {"source.completeness.CompletenessCheck._say": _nothing},
+        {"source.end_offsets.CompletenessCheck._say": _nothing},
         ("appender", "query", "reader", "reader"),
         {"vanish": 150, "empty": 150},
     ),
@@ -216,7 +216,7 @@ GUARDS: Final = {
     "two cleaners work on one partition": Mutation(
         "each removes what the other has written",
         {
-            "store.cleaner_lock.CleanerLock.__enter__": Instead(
+            "store.locks.CleanerLock.__enter__": Instead(
                 "holder = self._take(self._file, undo)\n"
                 "            if holder is not None:\n"
                 "                raise CleanerBusyError("

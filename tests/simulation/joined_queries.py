@@ -24,11 +24,11 @@ from kafkalog.errors import DurabilityError, FencedMemberError, KafkaLogError, L
 from kafkalog.files.atomic import make_with_parents, write_atomically
 from kafkalog.files.regular import read_regular
 from kafkalog.files.system import system
-from kafkalog.streaming.joining.joined_control import JoinedControl
-from kafkalog.streaming.joining.member_options import without_member_options
+from kafkalog.streaming.consumer.query_control import JoinedControl
+from kafkalog.streaming.consumer.query_member import without_member_options
+from kafkalog.streaming.options.read_options import ReadOptions
 from kafkalog.streaming.sink.task_writer import TaskWriter
 from kafkalog.streaming.source.offsets import from_json, to_json
-from kafkalog.streaming.source.read_options import ReadOptions
 from kafkalog.streaming.source.reading import read_split
 from kafkalog.streaming.spark.writers import LogStreamWriter, StagedMessage, make_stream_writer
 from kafkalog.streaming.store.identity import BatchIdentity

@@ -27,13 +27,14 @@ from kafkalog.streaming.coordinator.group_metadata import (
     listed_partitions,
 )
 from kafkalog.streaming.coordinator.group_replay import replay_records
-from kafkalog.streaming.coordinator.records import (
+from kafkalog.streaming.coordinator.schemas import (
+    OFFSET_COMMIT_VALUE,
+    OFFSETS_RECORD_TYPES,
     decode_assignment,
     decode_key,
     decode_subscription,
     decode_value,
 )
-from kafkalog.streaming.coordinator.schemas import OFFSET_COMMIT_VALUE, OFFSETS_RECORD_TYPES
 from kafkalog.streaming.groups.administration import EARLIEST, LATEST, delete_group, reset_group
 from kafkalog.streaming.store.ends.tracker import LogEndTracker
 

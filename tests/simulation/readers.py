@@ -12,8 +12,8 @@ from tests.simulation.scheduler import InterruptError, KilledError
 
 import kafkalog
 from kafkalog.errors import DataLossError, KafkaLogError, UnknownTopicOrPartitionError
+from kafkalog.streaming.options.read_options import ReadOptions
 from kafkalog.streaming.source.offsets import from_json, to_json
-from kafkalog.streaming.source.read_options import ReadOptions
 from kafkalog.streaming.source.reading import read_split
 from kafkalog.streaming.source.schema import RowSchema, source_schema
 from kafkalog.streaming.source.stream_control import StreamControl

@@ -28,8 +28,7 @@ from kafkalog.streaming.admin.broker.handover import hand_over, take_over
 from kafkalog.streaming.admin.topics import alter, create, delete
 from kafkalog.streaming.commit.committer import Committer
 from kafkalog.streaming.sink.task_writer import TaskWriter
-from kafkalog.streaming.sink.write_options import WriteOptions
-from kafkalog.streaming.sink.write_plan import WritePlan
+from kafkalog.streaming.sink.write_options import WriteOptions, WritePlan
 from kafkalog.streaming.store.identity import BatchIdentity
 from kafkalog.streaming.store.session import ensure_set
 

@@ -18,8 +18,7 @@ from kafkalog.streaming.admin.retention import retain_if_due
 from kafkalog.streaming.commit.committer import Committer
 from kafkalog.streaming.commit.versions import with_digests
 from kafkalog.streaming.sink.task_writer import TaskWriter
-from kafkalog.streaming.sink.write_options import WriteOptions
-from kafkalog.streaming.sink.write_plan import WritePlan
+from kafkalog.streaming.sink.write_options import WriteOptions, WritePlan
 from kafkalog.streaming.store.appender_cache import KeptAppenders
 from kafkalog.streaming.store.identity import APP_PREFIX, BatchIdentity
 from kafkalog.streaming.store.session import ensure_set

@@ -21,14 +21,13 @@ from tests.support.spark import delta_session
 import kafkalog
 from kafkalog.checkpoints.commit_state import BatchChecksum
 from kafkalog.errors import CommitError, OptionError, TargetMismatchError
-from kafkalog.jobs import delta_tables
 from kafkalog.jobs.archiving import Archive
-from kafkalog.jobs.continuation import HeldTopic, TargetState
-from kafkalog.jobs.delta_state import HeldByTable
-from kafkalog.jobs.delta_tables import DeltaTable
-from kafkalog.jobs.topic_facts import TopicFacts, to_properties
+from kafkalog.jobs.pipelines import delta_tables
+from kafkalog.jobs.pipelines.continuation import HeldTopic, TargetState
+from kafkalog.jobs.pipelines.delta_tables import DeltaTable, HeldByTable
+from kafkalog.jobs.pipelines.topic_facts import TopicFacts, to_properties
 from kafkalog.model import TopicPartition
-from kafkalog.streaming.admin.copied_bounds import Bounds
+from kafkalog.streaming.admin.topics import Bounds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

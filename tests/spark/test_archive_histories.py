@@ -17,7 +17,7 @@ from tests.pipelines.histories import History
 from tests.support.spark import delta_session
 
 from kafkalog.errors import CommitError, DataLossError, TargetMismatchError
-from kafkalog.jobs.delta_tables import DeltaTable
+from kafkalog.jobs.pipelines.delta_tables import DeltaTable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kafkalog.jobs.demo.checks import compare_contents, find_disorder, find_gaps
-from kafkalog.jobs.header_lists import with_header_lists
+from kafkalog.jobs.pipelines.inputs import with_header_lists
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -15,7 +15,7 @@ from tests.support.distributions import ROOT
 from tests.support.sinking import values_of
 
 import kafkalog
-from kafkalog.jobs.jars import delta_jars, fetch
+from kafkalog.jobs.process.jars import delta_jars, fetch
 
 if TYPE_CHECKING:
     from pathlib import Path

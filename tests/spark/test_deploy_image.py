@@ -17,7 +17,7 @@ from tests.support.killed_query import processes_of
 from tests.support.spark_cluster import kill
 
 import kafkalog
-from kafkalog.jobs.jars import java
+from kafkalog.jobs.process.jars import java
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

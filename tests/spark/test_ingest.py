@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 import kafkalog
 from kafkalog.errors import OptionError, TargetMismatchError
 from kafkalog.jobs.cli.app import app
-from kafkalog.jobs.ingesting import Ingest
-from kafkalog.jobs.inputs import Input
+from kafkalog.jobs.pipelines.ingesting import Ingest
+from kafkalog.jobs.pipelines.inputs import Input
 from kafkalog.streaming.admin.topics import delete
 
 if TYPE_CHECKING:

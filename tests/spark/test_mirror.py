@@ -19,12 +19,11 @@ from tests.support.sinking import Writer, rows
 from kafkalog.checkpoints.state_file import load_state
 from kafkalog.errors import OptionError
 from kafkalog.jobs.mirroring import Mirror
-from kafkalog.jobs.running import sentence_in
+from kafkalog.jobs.process.running import sentence_in
 from kafkalog.model import INTERNAL_TOPICS, TopicPartition
-from kafkalog.streaming.admin.copied_bounds import Bounds, set_bounds
 from kafkalog.streaming.admin.recovery import recover
 from kafkalog.streaming.admin.retention import delete_records
-from kafkalog.streaming.admin.topics import alter, create, delete
+from kafkalog.streaming.admin.topics import Bounds, alter, create, delete, set_bounds
 from kafkalog.streaming.store.ends.tracker import LogEndTracker
 
 if TYPE_CHECKING:

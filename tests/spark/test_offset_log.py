@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.support.sinking import Writer, rows, values_of
 
-from kafkalog.jobs.checkpoint_folder import reached_of
-from kafkalog.jobs.inspection.readers import read_checkpoint
+from kafkalog.checkpoints.query_checkpoint import QueryCheckpoint
+from kafkalog.jobs.inspection.lag import read_checkpoint
+from kafkalog.jobs.pipelines.checkpoint_folder import reached_of
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.admin.topics import create
-from kafkalog.streaming.commit.query_checkpoint import QueryCheckpoint
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,12 +13,11 @@ from tests.support.reading import read_batch
 from tests.support.sinking import Writer, rows
 
 from kafkalog.errors import OptionError
-from kafkalog.jobs.attended import attend_pieces
+from kafkalog.jobs.pipelines.replay_checkpoint import ReplayCheckpoint
+from kafkalog.jobs.pipelines.replaying import Replay, target_of
+from kafkalog.jobs.pipelines.restore_plan import Until
+from kafkalog.jobs.pipelines.supervised import attend_pieces
 from kafkalog.jobs.replay import work_of
-from kafkalog.jobs.replay_checkpoint import ReplayCheckpoint
-from kafkalog.jobs.replay_targets import target_of
-from kafkalog.jobs.replaying import Replay
-from kafkalog.jobs.restore_plan import Until
 from kafkalog.streaming.admin.topics import create
 
 if TYPE_CHECKING:

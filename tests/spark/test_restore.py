@@ -28,15 +28,14 @@ from kafkalog.jobs import restoring
 from kafkalog.jobs.archiving import Archive
 from kafkalog.jobs.cli.app import app
 from kafkalog.jobs.inspection.groups import list_groups
-from kafkalog.jobs.restore_plan import Until
+from kafkalog.jobs.pipelines.restore_plan import Until
+from kafkalog.jobs.pipelines.topic_facts import FactsOfLogs
 from kafkalog.jobs.restoring import Restore
-from kafkalog.jobs.topic_facts import FactsOfLogs
 from kafkalog.model import TopicPartition, many
-from kafkalog.streaming.admin.copied_bounds import Bounds, set_bounds
-from kafkalog.streaming.admin.topics import alter, create
-from kafkalog.streaming.log.log_dir import LogDirs
+from kafkalog.streaming.admin.topics import Bounds, alter, create, set_bounds
 from kafkalog.streaming.sink.group_writer import GroupWriter
 from kafkalog.streaming.store.ends.tracker import LogEndTracker
+from kafkalog.streaming.store.log_dirs import LogDirs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping

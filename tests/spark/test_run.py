@@ -118,7 +118,7 @@ def test_what_a_task_of_a_job_fails_of_is_the_last_line(tmp_path: Path) -> None:
 
 _UNTOLD: Final = """
 import typer
-from kafkalog.jobs.running import run
+from kafkalog.jobs.process.running import run
 from kafkalog.jobs.session import session
 
 app = typer.Typer()

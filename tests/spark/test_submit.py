@@ -14,7 +14,7 @@ from tests.support.compacting import latest, read, updates, writer
 from tests.support.distributions import ROOT, build, environment_without_kafkalog
 from tests.support.foreign import read_partition
 
-from kafkalog.jobs.jars import delta_jars, fetch
+from kafkalog.jobs.process.jars import delta_jars, fetch
 from kafkalog.model import TopicPartition
 
 if TYPE_CHECKING:

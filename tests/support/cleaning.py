@@ -11,7 +11,7 @@ from tests.support.record_batches import record_of, varint
 from kafkalog.streaming.log.compaction.cleanable import Cleanable, find_cleanable
 from kafkalog.streaming.log.compaction.cleaner import CleanedLog, clean_log
 from kafkalog.streaming.log.compaction.offset_map import OffsetMap
-from kafkalog.streaming.log.compaction.producers import LastRecords
+from kafkalog.streaming.log.compaction.transactions import LastRecords
 from kafkalog.streaming.log.segments import LogSegments
 from kafkalog.streaming.options.topic_settings import LogConfig
 from kafkalog.streaming.records.batch_layout import seal_batch

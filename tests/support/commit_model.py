@@ -44,9 +44,9 @@ from kafkalog.checkpoints.commit_state import LOCK_FILE, UNFINISHED_FOLDER
 from kafkalog.errors import KafkaLogError
 from kafkalog.files.deferred_signals import Interrupted, current
 from kafkalog.streaming.log.files import parse_partition_directory
-from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.records.columns import Columns, RecordDecoder
 from kafkalog.streaming.source.end_offsets import EndOffsets
+from kafkalog.streaming.store.log_dirs import LogDirs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

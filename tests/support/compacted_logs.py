@@ -6,7 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kafkalog.streaming.log.files import TXN_INDEX
-from kafkalog.streaming.log.index.txn import TXN_ENTRY
+from kafkalog.streaming.log.indexes import TXN_ENTRY
 from kafkalog.streaming.log.segments import LogSegments
 from kafkalog.streaming.records.columns import Columns, RecordDecoder
 from kafkalog.streaming.records.control import as_data_batches

@@ -13,7 +13,7 @@ from kafkalog.checkpoints.broker import HIGH_WATERMARK, write_offset_checkpoint
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.api import append, read
 from kafkalog.streaming.groups.group_commits import OFFSETS_POLICY, GroupCommits
-from kafkalog.streaming.groups.group_record import GroupRecord
+from kafkalog.streaming.groups.rebalance import GroupRecord
 from kafkalog.streaming.store.policy import SetPolicy
 
 if TYPE_CHECKING:

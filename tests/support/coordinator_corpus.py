@@ -14,8 +14,8 @@ import pyarrow.parquet as pq
 from tests.support.corpus import CORPUS, UnpackedCase
 
 from kafkalog.model import TopicPartition
-from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.log.partition_log import PartitionLog
+from kafkalog.streaming.store.log_dirs import LogDirs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,10 +11,9 @@ from tests.support.micro_batches import CheckpointedQuery
 
 import kafkalog
 from kafkalog.jobs.mirroring import KEEPS, Mirror
+from kafkalog.jobs.pipelines.replay_checkpoint import ReplayCheckpoint
+from kafkalog.jobs.pipelines.replaying import Replay, target_of
 from kafkalog.jobs.replay import PieceLeft, begin, piece_left
-from kafkalog.jobs.replay_checkpoint import ReplayCheckpoint
-from kafkalog.jobs.replay_targets import target_of
-from kafkalog.jobs.replaying import Replay
 from kafkalog.model import partition_directory_name
 from kafkalog.streaming.admin.salvage import salvage
 from kafkalog.streaming.log.files import LOG, file_name

@@ -1,4 +1,4 @@
-"""The Java libraries of judges and peers, pinned; `kafkalog.jobs.jars.fetch` brings them.
+"""The Java libraries of judges and peers, pinned; `kafkalog.jobs.process.jars.fetch` brings them.
 
 Run as a program it fetches all of them, Delta's and the connector's too:
 ``python -m tests.support.jars``.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from kafkalog.jobs.jars import Coordinate, JarSet, delta_jars, fetch, kafka_jars
+from kafkalog.jobs.process.jars import Coordinate, JarSet, delta_jars, fetch, kafka_jars
 
 KAFKA_4_1: Final = JarSet(
     "kafka-4.1.0",

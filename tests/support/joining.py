@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, cast
 import pyarrow as pa
 from pyspark.sql.types import StringType, StructField, StructType
 
-from kafkalog.streaming.joining.joined_control import JoinedControl
+from kafkalog.streaming.consumer.query_control import JoinedControl
 from kafkalog.streaming.sink.task_writer import TaskWriter
 from kafkalog.streaming.source.offsets import from_json
 from kafkalog.streaming.source.schema import RowSchema
 from kafkalog.streaming.spark.datasource import KafkaLogDataSource
-from kafkalog.streaming.spark.stream_reader import LogStreamReader
+from kafkalog.streaming.spark.readers import LogStreamReader
 from kafkalog.streaming.spark.versions import ReadAllAvailable, ReadMaxRows
 from kafkalog.streaming.spark.writers import LogStreamWriter, StagedMessage, make_stream_writer
 from kafkalog.streaming.store.identity import BatchIdentity
@@ -22,7 +22,7 @@ from kafkalog.streaming.store.identity import BatchIdentity
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from kafkalog.streaming.joining.query_member import QueryMember
+    from kafkalog.streaming.consumer.query_member import QueryMember
     from kafkalog.streaming.source.offsets import OffsetJson
 
 __all__ = ["Queries", "Query"]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from tests.support.quick_jvm import QUICK
 
-from kafkalog.jobs.jars import JarSet, fetch, java
+from kafkalog.jobs.process.jars import JarSet, fetch, java
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

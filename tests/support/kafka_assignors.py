@@ -13,14 +13,14 @@ from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 from tests.support.jars import KAFKA_4_1
 from tests.support.quick_jvm import QUICK
 
-from kafkalog.jobs.jars import fetch, java
+from kafkalog.jobs.process.jars import fetch, java
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.coordinator.group_metadata import encode_subscription
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from kafkalog.streaming.groups.subscriptions import Assignment, Subscription
+    from kafkalog.streaming.groups.assignors import Assignment, Subscription
 
 _CLIENTS: Final = "org.apache.kafka.clients.consumer"
 _CLASSES: Final = {

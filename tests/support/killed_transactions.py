@@ -23,8 +23,8 @@ from kafkalog.checkpoints.broker import (
 )
 from kafkalog.model import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, TopicPartition
 from kafkalog.streaming.api import read
-from kafkalog.streaming.coordinator.group_positions import partition_for_group
-from kafkalog.streaming.log.read.walk import walk_batches
+from kafkalog.streaming.coordinator.group_replay import partition_for_group
+from kafkalog.streaming.log.read.salvage import walk_batches
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kafkalog.model import NO_EPOCH
+from kafkalog.streaming.records.builder import assign_offsets
 from kafkalog.streaming.records.compression import Codec
 from kafkalog.streaming.records.message_sets.builder import MessageSetBuilder, wrap_messages
-from kafkalog.streaming.records.offsets import assign_offsets
 
 if TYPE_CHECKING:
     from kafkalog.streaming.records.arrow_buffers import Integers
-    from kafkalog.streaming.records.record_columns import RecordColumns
+    from kafkalog.streaming.records.builder import RecordColumns
 
 __all__ = ["encode_message_set"]
 

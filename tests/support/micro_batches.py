@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from kafkalog.checkpoints.query_offsets import last_batch
+from kafkalog.checkpoints.query_checkpoint import last_batch
+from kafkalog.streaming.options.read_options import ReadOptions
 from kafkalog.streaming.source.offsets import from_json, to_json
-from kafkalog.streaming.source.read_options import ReadOptions
 from kafkalog.streaming.source.reading import read_split
 from kafkalog.streaming.source.schema import RowSchema, source_schema
 from kafkalog.streaming.source.stream_control import StreamControl

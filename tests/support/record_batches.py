@@ -9,10 +9,9 @@ import numpy as np
 import pyarrow as pa
 
 from kafkalog.streaming.records.batch import BatchTable, scan_batches
-from kafkalog.streaming.records.builder import BatchBuilder, EncodedBatch
+from kafkalog.streaming.records.builder import BatchBuilder, EncodedBatch, RecordColumns
 from kafkalog.streaming.records.columns import RecordDecoder
 from kafkalog.streaming.records.compression import Codec
-from kafkalog.streaming.records.record_columns import RecordColumns
 from kafkalog.streaming.records.row_buffers import ALL_COLUMNS, HEADERS_TYPE, Columns
 
 if TYPE_CHECKING:

@@ -40,10 +40,10 @@ from kafkalog.checkpoints.state_file import load_state
 from kafkalog.errors import KafkaLogError
 from kafkalog.files.deferred_signals import current, run_as
 from kafkalog.files.system import remembered, system
-from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.log.partition_log import PartitionLog
 from kafkalog.streaming.records.batch import scan_batches
 from kafkalog.streaming.records.columns import Columns, RecordDecoder
+from kafkalog.streaming.store.log_dirs import LogDirs
 from kafkalog.streaming.store.policy import SetPolicy
 from kafkalog.streaming.store.replicas.open_nodes import QuorumSession
 from kafkalog.streaming.store.replicas.quorum import Controller

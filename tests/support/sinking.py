@@ -9,14 +9,13 @@ import pyarrow as pa
 
 from kafkalog.checkpoints.committed import load_committed
 from kafkalog.streaming.commit.committer import Committer, Outcome
-from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.log.partition_log import PartitionLog
 from kafkalog.streaming.records.columns import Columns, RecordDecoder
 from kafkalog.streaming.sink.task_writer import TaskWriter
-from kafkalog.streaming.sink.write_options import WriteOptions
-from kafkalog.streaming.sink.write_plan import WritePlan
+from kafkalog.streaming.sink.write_options import WriteOptions, WritePlan
 from kafkalog.streaming.store.appender_cache import KeptAppenders
 from kafkalog.streaming.store.identity import BatchIdentity
+from kafkalog.streaming.store.log_dirs import LogDirs
 from kafkalog.streaming.store.session import ensure_set
 
 if TYPE_CHECKING:

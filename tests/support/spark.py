@@ -11,7 +11,7 @@ import pytest
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from kafkalog.jobs.jars import delta_jars, fetch
+from kafkalog.jobs.process.jars import delta_jars, fetch
 from kafkalog.jobs.session import DELTA_SETTINGS
 from kafkalog.streaming.spark.versions import HAS_ADMISSION_CONTROL, HAS_FILTER_PUSHDOWN
 

@@ -15,7 +15,7 @@ from tests.support.jvm import Server
 from tests.support.killed_query import processes_of
 from tests.support.quick_jvm import QUICK
 
-from kafkalog.jobs.jars import java
+from kafkalog.jobs.process.jars import java
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

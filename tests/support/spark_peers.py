@@ -19,7 +19,7 @@ from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from tests.support.spark import end_jvm, small_session
 
-from kafkalog.jobs.jars import fetch, kafka_jars
+from kafkalog.jobs.process.jars import fetch, kafka_jars
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

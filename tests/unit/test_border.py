@@ -111,8 +111,8 @@ def test_an_error_about_a_missing_topic_names_those_that_are_there(tmp_path: Pat
 _STOPPED = """
 import io, sys
 from pyspark.serializers import read_int
-from kafkalog.streaming.source.read_options import ReadOptions
-from kafkalog.streaming.spark.stream_reader import LogStreamReader
+from kafkalog.streaming.options.read_options import ReadOptions
+from kafkalog.streaming.spark.readers import LogStreamReader
 
 reader = LogStreamReader(ReadOptions.parse({"path": "/logs", "subscribe": "t"}), None)
 try:  # as pyspark's python_streaming_source_runner does

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 _PLANNING: Final = """
 import sys
-from kafkalog.streaming.source.read_options import ReadOptions
+from kafkalog.streaming.options.read_options import ReadOptions
 from kafkalog.streaming.source.stream_control import StreamControl
 
 given = {"path": sys.argv[1], "subscribe": "t", "startingOffsets": "earliest"}
@@ -23,7 +23,7 @@ start = control.initial()
 end = control.next_end(start, take_all=False)
 (split,) = control.plan(start, end)
 print(split.slices[-1].end_offset, "numba" in sys.modules, "pandas" in sys.modules)
-unneeded = ["pyarrow", "lz4", "zstandard", "kafkalog.streaming.coordinator.group_positions"]
+unneeded = ["pyarrow", "lz4", "zstandard", "kafkalog.streaming.coordinator.group_replay"]
 print(*(each in sys.modules for each in unneeded))
 """
 

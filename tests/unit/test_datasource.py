@@ -10,9 +10,8 @@ from pyspark.sql.datasource import CaseInsensitiveDict, DataSourceStreamReader, 
 from pyspark.sql.types import StructType
 
 from kafkalog.errors import OptionError
-from kafkalog.streaming.spark.batch_readers import LogBatchReader
 from kafkalog.streaming.spark.datasource import KafkaLogDataSource
-from kafkalog.streaming.spark.stream_reader import LogStreamReader
+from kafkalog.streaming.spark.readers import LogBatchReader, LogStreamReader
 from kafkalog.streaming.spark.versions import HAS_FILTER_PUSHDOWN, ReadAllAvailable
 
 if TYPE_CHECKING:

@@ -12,6 +12,11 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
 FOLDERS = "crash|interop|simulation|spark|unit"
+HEADINGS = sorted(
+    str(path.parent.relative_to(ROOT))
+    for folder in ("checkpoints", "jobs", "src/kafkalog/files", "streaming")
+    for path in (ROOT / folder).rglob("__init__.py")
+)
 
 
 def anchors(page: Path) -> set[str]:
@@ -56,6 +61,18 @@ def test_every_function_that_a_page_names_is_in_its_file(page: Path) -> None:
     folders = "benchmarks|checkpoints|jobs|src|streaming|tests"
     named = re.findall(rf"`((?:{folders})/[\w/]+\.py)(?:::([\w.]+))?`", page.read_text())
     assert [f"{path}::{name}" for path, name in named if not is_defined(ROOT / path, name)] == []
+
+
+@pytest.mark.parametrize("package", HEADINGS, ids=str)
+def test_the_heading_of_a_package_names_its_modules(package: str) -> None:
+    folder = ROOT / package
+    heading = ast.get_docstring(ast.parse((folder / "__init__.py").read_text())) or ""
+    there = {path.stem for path in folder.glob("*.py")} - {"__init__"}
+    there |= {path.parent.name for path in folder.glob("*/__init__.py")}
+    named = {*re.findall(r"``(\w+)``", heading)}
+    assert {name for name in there - named if not name.endswith("_kernels")} == set()
+    terms = re.findall(r"^((?:``\w+``(?:, )?)+)$", heading, re.MULTILINE)
+    assert {*re.findall(r"``(\w+)``", " ".join(terms))} - there == set()
 
 
 @pytest.mark.parametrize("way", ["in", "out"])

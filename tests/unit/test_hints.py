@@ -9,12 +9,11 @@ import pytest
 
 import kafkalog
 from kafkalog.errors import OptionError
-from kafkalog.streaming.options.client import KAFKA_CLIENT_OPTIONS
-from kafkalog.streaming.options.declaring import options_of
+from kafkalog.streaming.options.declaring import KAFKA_CLIENT_OPTIONS, options_of
 from kafkalog.streaming.options.quantities import quantity_hint
+from kafkalog.streaming.options.read_options import ReadOptions
 from kafkalog.streaming.options.topic_settings import LogConfig
 from kafkalog.streaming.sink.write_options import WriteOptions
-from kafkalog.streaming.source.read_options import ReadOptions
 
 if TYPE_CHECKING:
     from pathlib import Path

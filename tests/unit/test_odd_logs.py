@@ -17,8 +17,8 @@ from typer.testing import CliRunner
 import kafkalog
 from kafkalog.errors import CorruptRecordError, TimestampOutOfRangeError
 from kafkalog.jobs.cli.app import app
+from kafkalog.streaming.options.read_options import ReadOptions
 from kafkalog.streaming.source.batch_plan import plan_batch
-from kafkalog.streaming.source.read_options import ReadOptions
 from kafkalog.streaming.source.reading import read_split
 from kafkalog.streaming.source.schema import RowSchema
 from kafkalog.texts import decode_as_java

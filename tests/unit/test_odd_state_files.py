@@ -30,12 +30,12 @@ from kafkalog.files.system import system
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.admin.broker.handover import hand_over, take_over
 from kafkalog.streaming.admin.retention import delete_records
+from kafkalog.streaming.consumer.query_member import MEMBER_NAME_FILE, kept_name
 from kafkalog.streaming.groups.group_commits import GroupCommits, Move
-from kafkalog.streaming.groups.group_record import MemberSettings
 from kafkalog.streaming.groups.member_files import MEMBER_PREFIX
 from kafkalog.streaming.groups.membership import Membership
 from kafkalog.streaming.groups.planned_commit import Plan, load_plan, save_plan
-from kafkalog.streaming.joining.member_options import MEMBER_NAME_FILE, kept_name
+from kafkalog.streaming.groups.rebalance import MemberSettings
 from kafkalog.streaming.store.policy import SetPolicy
 
 if TYPE_CHECKING:

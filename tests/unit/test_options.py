@@ -8,8 +8,15 @@ from typing import TYPE_CHECKING, ClassVar
 import pytest
 
 from kafkalog.errors import OptionError
-from kafkalog.streaming.options.client import KAFKA_CLIENT_OPTIONS, KAFKA_SECURITY_PREFIXES
-from kafkalog.streaming.options.declaring import Options, Rules, option, options_of, warn_ignored
+from kafkalog.streaming.options.declaring import (
+    KAFKA_CLIENT_OPTIONS,
+    KAFKA_SECURITY_PREFIXES,
+    Options,
+    Rules,
+    option,
+    options_of,
+    warn_ignored,
+)
 from kafkalog.streaming.options.kinds import (
     BOOLEAN,
     DURATION_MS,

@@ -269,8 +269,7 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
         (
             "DirectoryLocks",
             {
-                "streaming/groups/group_lock.py",
-                "streaming/store/cleaner_lock.py",
+                "streaming/groups/membership.py",
                 "streaming/store/locks.py",
                 "streaming/store/replicas/open_nodes.py",
                 "streaming/store/replicas/starting.py",

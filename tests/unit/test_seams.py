@@ -34,11 +34,11 @@ ASKS = {
 NAMES = set().union(*ASKS.values())
 
 KEPT = {
-    "streaming/records/crc_library.py": "whether crc32c has its own loop to call",
+    "streaming/records/crc_kernels.py": "whether crc32c has its own loop to call",
     "streaming/records/compression/codec.py": "which modules of codecs are installed",
-    "streaming/records/compression/lz4_library.py": "whether lz4 exports its functions",
-    "streaming/records/compression/zlib_library.py": "whether zlib exports its functions",
-    "streaming/records/compression/zstd_library.py": "whether zstandard exports its functions",
+    "streaming/records/compression/lz4_kernels.py": "whether lz4 exports its functions",
+    "streaming/records/compression/gzip_kernels.py": "whether zlib exports its functions",
+    "streaming/records/compression/zstd_kernels.py": "whether zstandard exports its functions",
     "streaming/records/jit/folder.py": "the folder of compiled kernels, the same for all",
     "streaming/options/declaring.py": "the names of options",
     "streaming/store/topics.py": "settings, parsed",

@@ -1,9 +1,9 @@
 """Files and folders: opened safely, replaced, copied, read from a store, watched. Knows no log.
 
-``regular``, ``opening``, ``open_file``
-    open what lies in a log directory, whatever it is; positioned reads.
-``atomic``, ``copies``
-    replace small files and copy large ones.
+``regular``, ``open_file``
+    open what lies in a log directory, whatever it is, and copy it; positioned reads.
+``atomic``
+    replace small files.
 ``paths``, ``storage``, ``remote_path``, ``remote_store``
     from texts to paths, local or in an object store.
 ``watch``, ``timeouts``, ``parallel``, ``deferred_signals``, ``closing``

@@ -7,8 +7,7 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from kafkalog.files.copies import try_to_link
-from kafkalog.files.regular import create_exclusive, fsync_directory, sync, write_all
+from kafkalog.files.regular import create_exclusive, fsync_directory, sync, try_to_link, write_all
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -1,17 +1,25 @@
-"""Files open for positioned reads: what a reader needs of one, and a local one."""
+"""Open files for positioned reads, wherever they lie: what a reader needs of one."""
 
 from __future__ import annotations
 
 import errno
 import os
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import numpy as np
 
-from kafkalog.files.regular import naming
+from kafkalog.files.regular import naming, open_regular
+from kafkalog.files.remote_path import RemotePath
+from kafkalog.files.system import remembered, system
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+    from pathlib import Path
+
     import numpy.typing as npt
+
+    from kafkalog.files.remote_path import RemoteEntry, Store
 
     Bytes = npt.NDArray[np.uint8]
 
@@ -19,11 +27,18 @@ __all__ = [
     "FileIdentity",
     "LocalFile",
     "OpenFile",
+    "RemoteFile",
     "fill_from",
     "next_data_at",
+    "open_file",
+    "open_remote",
     "peek_at",
     "read_at",
 ]
+
+
+# ----------------------------------------------------------------------------------------------
+# Files open for positioned reads: what a reader needs of one, and a local one.
 
 
 # ----------------------------------------------------------------------------------------------
@@ -161,3 +176,205 @@ class LocalFile:
             os.close(descriptor)
 
     __del__ = close
+
+
+# ----------------------------------------------------------------------------------------------
+# Open a file of a log wherever it lies.
+
+
+# ----------------------------------------------------------------------------------------------
+# Positioned reads of a file in a store: few requests, ahead of the reader, in bounded memory.
+#
+# A request takes longer than a megabyte takes to arrive. So:
+#
+# - A small file, such as most indexes, comes whole at the first read.
+# - Elsewhere a read takes a *piece*: 16 KiB at a new place, twice as much each time that reading
+#   goes on after the last piece, up to 4 MiB. A search stays cheap, and a scan makes few requests.
+# - If a reader says what it will read, the next piece is fetched while it decodes the present one,
+#   and nothing after the end that it named.
+#
+# Pieces of up to 12 MiB together are kept, and one more is being fetched.
+#
+# Planning opens the same files again and again. So which file it is, and its small pieces, are
+# kept for a moment after it was closed, as long as listings say the same of it.
+
+
+_WHOLE_BYTES: Final = 256 << 10
+_FIRST_BYTES: Final = 16 << 10
+_LARGEST_BYTES: Final = 4 << 20
+_KEPT_BYTES: Final = 12 << 20
+_SMALL_BYTES: Final = 32 << 10
+_KEPT_SMALL: Final = 16
+_KEPT_FILES: Final = 64
+
+
+class _Piece(NamedTuple):
+    position: int
+    data: Bytes
+
+    @property
+    def end(self) -> int:
+        return self.position + len(self.data)
+
+
+class _Ahead(NamedTuple):
+    position: int
+    end: int
+    coming: Future[Bytes]
+
+
+class _Threads:
+    """What reads ahead, for all files that this process has open."""
+
+    def __init__(self) -> None:
+        self.pool = system.pool(2, "kafkalog-ahead")
+
+
+# A forked child does not have the threads.
+os.register_at_fork(after_in_child=lambda: system.memory.pop(_Threads, None))
+
+
+class _Known(NamedTuple):
+    file: RemoteFile
+    opened_at: float
+    listed: RemoteEntry | None
+
+
+class _KnownFiles(OrderedDict["tuple[Store, str]", _Known]):
+    """What was opened last."""
+
+
+def open_remote(path: RemotePath) -> RemoteFile:
+    """Open a file of a store, or one again that was opened a moment ago.
+
+    Raises:
+        FileNotFoundError: there is none.
+        LogDirectoryError: the store fails.
+    """
+    files = remembered(_KnownFiles)
+    place, listed = (path.store, path.key), path.store.listed(path.key)
+    known = files.pop(place, None)
+    if (
+        known is None
+        or known.listed != listed
+        or system.monotonic() - known.opened_at > path.store.list_interval_s
+    ):
+        known = _Known(RemoteFile(path.store, path.key), system.monotonic(), listed)
+    files[place] = known
+    if len(files) > _KEPT_FILES:
+        files.popitem(last=False)
+    return known.file
+
+
+class RemoteFile:
+    """An open file of a store; its size is taken to stay as it was when it was opened."""
+
+    def __init__(self, store: Store, key: str) -> None:
+        self._store = store
+        self._key = key
+        self._handle, status = store.open(key)
+        self.size = status.st_size
+        """Bytes that it had when it was opened."""
+        self.identity = FileIdentity(status.st_dev, status.st_ino)
+        """Made of its size and the store's tag for its content."""
+        self._pieces: list[_Piece] = []
+        self._ahead: _Ahead | None = None
+        self._next_bytes = _FIRST_BYTES
+        self._last_end = 0
+        self._planned_end = 0
+
+    def read(self, position: int, length: int) -> Bytes:
+        """Read up to ``length`` bytes into a new array; fewer only where the file ends."""
+        data = np.empty(max(0, min(length, self.size - position)), np.uint8)
+        filled = 0
+        while filled < len(data):
+            start = position + filled
+            piece = self._piece_at(start, len(data) - filled)
+            part = piece.data[start - piece.position :][: len(data) - filled]
+            data[filled : filled + len(part)] = part
+            filled += len(part)
+        return data
+
+    def next_data(self, position: int) -> int | None:
+        """Return the position itself, if it lies in the file: stores know no holes."""
+        return position if position < self.size else None
+
+    def peek(self, position: int, length: int) -> bytes:
+        """Read a few bytes."""
+        return self.read(position, length).tobytes()
+
+    def will_read(self, position: int, end: int) -> None:
+        """Fetch ahead of the reader from now on, up to ``end``."""
+        self._last_end = position
+        self._planned_end = min(end, self.size)
+
+    def close(self) -> None:
+        """Forget most of what was fetched; closing twice does no harm."""
+        if self._ahead is not None:
+            self._ahead.coming.cancel()
+            self._ahead = None
+        self._planned_end = 0
+        small = [p for p in self._pieces if len(p.data) <= _SMALL_BYTES or len(p.data) == self.size]
+        self._pieces = small[-_KEPT_SMALL:]
+
+    def _piece_at(self, position: int, wanted: int) -> _Piece:
+        for piece in self._pieces:
+            if piece.position <= position < piece.end:
+                return piece
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None and ahead.position <= position < ahead.end:
+            piece = _Piece(ahead.position, ahead.coming.result())
+        else:
+            start, end = self._range(position, wanted)
+            piece = _Piece(start, self._fetch(start, end))
+        self._keep(piece)
+        self._last_end = piece.end
+        self._fetch_ahead(piece.end)
+        return piece
+
+    def _keep(self, piece: _Piece) -> None:
+        self._pieces.append(piece)
+        while sum(len(kept.data) for kept in self._pieces) > _KEPT_BYTES:
+            del self._pieces[0]
+
+    def _range(self, position: int, wanted: int) -> tuple[int, int]:
+        if self.size <= _WHOLE_BYTES:
+            return 0, self.size
+        if not 0 <= position - self._last_end < self._next_bytes:
+            self._next_bytes = _FIRST_BYTES
+        length = min(max(wanted, self._take_length()), _LARGEST_BYTES)
+        end = position + length
+        if position < self._planned_end:
+            end = min(end, max(self._planned_end, position + min(wanted, length)))
+        return position, min(end, self.size)
+
+    def _take_length(self) -> int:
+        length = self._next_bytes
+        self._next_bytes = min(2 * length, _LARGEST_BYTES)
+        return length
+
+    def _fetch_ahead(self, position: int) -> None:
+        if position < self._planned_end:
+            end = min(position + max(self._take_length(), 1 << 20), self._planned_end)
+            coming = remembered(_Threads).pool.submit(self._fetch, position, end)
+            self._ahead = _Ahead(position, end, coming)
+
+    def _fetch(self, position: int, end: int) -> Bytes:
+        data = self._store.fetch(self._handle, self._key, position, end - position)
+        return np.frombuffer(data, np.uint8)
+
+
+# ----------------------------------------------------------------------------------------------
+
+
+def open_file(path: Path) -> OpenFile:
+    """Open a regular file.
+
+    Raises:
+        FileNotFoundError: nothing has that name.
+        LogDirectoryError: a link, FIFO, device, socket or folder has it, it may not be opened, or
+            the store that it lies in fails.
+    """
+    if isinstance(path, RemotePath):
+        return open_remote(path)
+    return LocalFile(open_regular(path))

@@ -1,9 +1,4 @@
-"""Open the files of a log directory safely, whatever lies there.
-
-A folder may hold a FIFO, a device or a link under a name that we expect to be a plain file: opening
-a FIFO blocks until somebody writes, a device may never end, and a link leads out of the folder. So
-every open says ``O_NOFOLLOW | O_NONBLOCK`` and is followed by a look at what was opened.
-"""
+"""Open, read, write and copy the files of a log directory safely, whatever lies there."""
 
 from __future__ import annotations
 
@@ -22,7 +17,9 @@ from kafkalog.files.timeouts import at
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+
 __all__ = [
+    "copy_range",
     "create_exclusive",
     "follow_folder",
     "fsync_directory",
@@ -34,8 +31,19 @@ __all__ = [
     "read_whole",
     "replace_end",
     "sync",
+    "try_to_link",
     "write_all",
 ]
+
+
+# ----------------------------------------------------------------------------------------------
+# Open the files of a log directory safely, whatever lies there.
+#
+# A folder may hold a FIFO, a device or a link under a name that we expect to be a plain file:
+# opening a FIFO blocks until somebody writes, a device may never end, and a link leads out of the
+# folder. So every open says ``O_NOFOLLOW | O_NONBLOCK`` and is followed by a look at what was
+# opened.
+
 
 _SAFE: Final = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _WRITTEN_AGAIN_BYTES: Final = 1 << 20
@@ -270,3 +278,67 @@ def fsync_directory(path: Path) -> None:
         sync(descriptor)
     finally:
         os.close(descriptor)
+
+
+# ----------------------------------------------------------------------------------------------
+# Copy bytes from one file to another without passing them through this process's memory.
+#
+# If the file system can, the kernel copies, shares blocks (XFS, Btrfs) or asks the server to (NFS
+# 4.2). A whole file gets a second name instead. What a file system can do is found out by trying.
+
+
+_COPY_BYTES: Final = 1 << 20
+
+_CANNOT_COPY_IN_KERNEL: Final = frozenset(
+    {errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM}
+)
+_CANNOT_LINK: Final = frozenset(
+    {errno.EXDEV, errno.EPERM, errno.EACCES, errno.EMLINK, errno.ENOSYS, errno.EOPNOTSUPP}
+)
+
+
+def copy_range(source: int, position: int, size: int, target: int, target_position: int) -> int:
+    """Copy ``size`` bytes between two open files; return how many there were."""
+    left = size
+    while left:
+        try:
+            count = _copy_in_kernel(source, position, left, target, target_position)
+        except OSError as error:
+            if error.errno not in _CANNOT_COPY_IN_KERNEL:
+                with naming(target):  # which of the two it was, the system does not tell
+                    raise
+            count = _copy_some(source, position, left, target, target_position)
+        if count == 0:
+            break
+        position, target_position, left = position + count, target_position + count, left - count
+    return size - left
+
+
+def _copy_in_kernel(
+    source: int, position: int, size: int, target: int, target_position: int
+) -> int:
+    if not hasattr(os, "copy_file_range"):  # Linux alone has it
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+    return os.copy_file_range(source, target, size, position, target_position)
+
+
+def _copy_some(source: int, position: int, size: int, target: int, target_position: int) -> int:
+    with naming(source):
+        data = os.pread(source, min(size, _COPY_BYTES), position)
+    write_all(target, data, target_position)
+    return len(data)
+
+
+def try_to_link(source: Path, target: Path) -> bool:
+    """Give the file ``source`` a second name; return False if its file system cannot.
+
+    Raises:
+        FileExistsError: ``target`` is there already.
+    """
+    try:
+        os.link(source, target, follow_symlinks=False)
+    except OSError as error:
+        if error.errno not in _CANNOT_LINK:
+            raise
+        return False
+    return True

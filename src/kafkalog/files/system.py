@@ -17,23 +17,139 @@ import threading
 import time
 import uuid
 from _thread import start_new_thread
+from collections import deque
+from concurrent.futures import Executor, Future
 from pathlib import Path
+from queue import SimpleQueue
+from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from concurrent.futures import Executor
 
 
 __all__ = [
     "FULL",
     "System",
+    "ThreadPool",
     "failed_path",
     "once_per_process",
     "remembered",
     "said_of_file",
     "system",
 ]
+
+
+# ----------------------------------------------------------------------------------------------
+# A pool of threads that works while the interpreter shuts down, too.
+
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+class ThreadPool(Executor):
+    """Does what is submitted in threads, at most so many; an idle one is taken before a new one.
+
+    Unlike ``ThreadPoolExecutor`` it works while the interpreter shuts down, when an exit hook or a
+    thread that outlives the main one may append a last row: what no thread can be started for is
+    done by :meth:`submit`, before it returns.
+    """
+
+    def __init__(self, threads: int, name: str) -> None:
+        self._most = threads
+        self._name = name
+        self._guard = Lock()
+        self._backlog: deque[_Work] = deque()
+        self._threads = self._idle = 0
+        self._is_shut = False
+        self._handed: SimpleQueue[_Work | None] = SimpleQueue()
+        """Work for idle threads; None lets one end."""
+        self._ended: SimpleQueue[None] = SimpleQueue()
+
+    def submit(
+        self, task: Callable[_P, _T], /, *arguments: _P.args, **named: _P.kwargs
+    ) -> Future[_T]:
+        """Have a call made; returns what its result, or what it raised, is asked of.
+
+        Raises:
+            RuntimeError: the pool is shut down.
+        """
+        work = _Work(lambda: task(*arguments, **named))
+        with self._guard:
+            if self._is_shut:
+                raise RuntimeError(f"the pool {self._name!r} is shut down")
+            if self._idle:
+                self._idle -= 1
+                self._handed.put(work)
+                return work.future
+            if self._threads < self._most and self._start(work):
+                return work.future
+            if self._threads:
+                self._backlog.append(work)
+                return work.future
+        work.do()
+        return work.future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Take no more; threads end when all is done, which is waited for."""
+        with self._guard:
+            threads, self._is_shut = (0 if self._is_shut else self._threads), True
+            while cancel_futures and self._backlog:
+                self._backlog.popleft().future.cancel()
+            while self._idle:
+                self._idle -= 1
+                self._handed.put(None)
+        for _ in range(threads if wait else 0):
+            self._ended.get()
+
+    def _start(self, work: _Work) -> bool:
+        name = f"{self._name}_{self._threads}"
+        try:
+            Thread(target=self._run, args=(work,), name=name, daemon=True).start()
+        except RuntimeError:  # at shutdown (Python 3.12), or where the system has no more
+            return False
+        self._threads += 1
+        return True
+
+    def _run(self, work: _Work | None) -> None:
+        while work is not None:
+            work.do()
+            work = self._next()
+        self._ended.put(None)
+
+    def _next(self) -> _Work | None:
+        with self._guard:
+            if self._backlog:
+                return self._backlog.popleft()
+            if self._is_shut:
+                return None
+            self._idle += 1
+        return self._handed.get()
+
+
+class _Work:
+    """One call, and its future."""
+
+    __slots__ = ("_call", "future")
+
+    def __init__(self, call: Callable[[], Any]) -> None:
+        self._call = call
+        self.future: Future[Any] = Future()
+
+    def do(self) -> None:
+        if not self.future.set_running_or_notify_cancel():
+            return
+        try:
+            value = self._call()
+        except BaseException as error:  # noqa: BLE001 - it is raised where the result is asked for
+            self.future.set_exception(error)
+        else:
+            self.future.set_result(value)
+        del self._call  # with all that it holds
+
+
+# ----------------------------------------------------------------------------------------------
 
 
 # ----------------------------------------------------------------------------------------------
@@ -71,11 +187,6 @@ def said_of_file(error: BaseException) -> str:
         "records. Or give the disk a few blocks, and run this again"
     )
 
-
-# ----------------------------------------------------------------------------------------------
-
-_P = ParamSpec("_P")
-_T = TypeVar("_T")
 
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _MOUNTS: Final = Path("/proc/self/mountinfo")
@@ -172,7 +283,6 @@ def _mounts() -> str | None:
 
 
 def _pool(threads: int, name: str) -> Executor:
-    from kafkalog.files.thread_pool import ThreadPool  # noqa: PLC0415 - a reader needs none
 
     return ThreadPool(threads, name)
 

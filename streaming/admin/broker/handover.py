@@ -46,12 +46,13 @@ from kafkalog.files.atomic import write_atomically
 from kafkalog.files.deferred_signals import shielded
 from kafkalog.files.regular import fsync_directory, fsync_file
 from kafkalog.model import INTERNAL_TOPICS, listed, partition_counts
-from kafkalog.streaming.admin.broker.handed_nodes import is_replicated, named_metadata
 from kafkalog.streaming.admin.broker.handover_state import (
     advanced,
     changed_counts,
     changed_settings,
+    is_replicated,
     moved_ends,
+    named_metadata,
     warn_of_broker_retention,
     with_broker_settings,
     with_partition_counts,
@@ -61,18 +62,22 @@ from kafkalog.streaming.admin.broker.node_handover import hand_over_nodes, set_e
 from kafkalog.streaming.admin.broker.node_takeover import take_over_nodes
 from kafkalog.streaming.admin.broker.open_transactions import TransactionEnds, end_transactions
 from kafkalog.streaming.admin.groups import empty_groups
-from kafkalog.streaming.admin.preview import Preview
-from kafkalog.streaming.admin.recovery import RecoveryReport, look_again, put_in_order, report_lost
+from kafkalog.streaming.admin.recovery import (
+    Preview,
+    RecoveryReport,
+    look_again,
+    put_in_order,
+    report_lost,
+)
 from kafkalog.streaming.commit.states import all_durable
 from kafkalog.streaming.coordinator.cluster_metadata import read_cluster_topics
-from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.options.topic_settings import LogConfig
-from kafkalog.streaming.store.log_starts import repeat_log_starts
+from kafkalog.streaming.store.broker_files import drop_entries_of_missing, repeat_log_starts
+from kafkalog.streaming.store.log_dirs import LogDirs
 from kafkalog.streaming.store.policy import WAIT_MS, SetPolicy
-from kafkalog.streaming.store.recovery.recovery_points import LogReach, sync_up_to
+from kafkalog.streaming.store.recovery.partition_states import LogReach, sync_up_to
 from kafkalog.streaming.store.replicas.starting import has_nodes
 from kafkalog.streaming.store.session import check_written, existing, opened_set, places
-from kafkalog.streaming.store.stale_entries import drop_entries_of_missing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence

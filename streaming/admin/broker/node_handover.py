@@ -32,7 +32,7 @@ from kafkalog.checkpoints.broker import (
     write_leader_epochs,
     write_topic_id,
 )
-from kafkalog.checkpoints.replica_state import NO_LEADER
+from kafkalog.checkpoints.commit_state import NO_LEADER
 from kafkalog.checkpoints.topic_ids import note_changed_ids
 from kafkalog.checkpoints.voters import find_voters
 from kafkalog.errors import CorruptRecordError
@@ -41,20 +41,24 @@ from kafkalog.files.open_file import read_at
 from kafkalog.files.regular import open_regular, write_all
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.admin.broker.cluster_check import compare_with_cluster
-from kafkalog.streaming.admin.broker.handed_nodes import (
+from kafkalog.streaming.admin.broker.handover_state import (
     check_all_there,
     opened_nodes,
     sync_folder,
     tell_broker,
+    warn_of_broker_retention,
 )
-from kafkalog.streaming.admin.broker.handover_state import warn_of_broker_retention
 from kafkalog.streaming.admin.groups import empty_groups
 from kafkalog.streaming.admin.nodes.node_recovery import bring_nodes_in_order
 from kafkalog.streaming.admin.nodes.replicas import known_topic, log_end_of, replicas_of
-from kafkalog.streaming.admin.preview import Preview
-from kafkalog.streaming.admin.recovery import RecoveryReport, look_again, put_in_order, report_lost
+from kafkalog.streaming.admin.recovery import (
+    Preview,
+    RecoveryReport,
+    look_again,
+    put_in_order,
+    report_lost,
+)
 from kafkalog.streaming.log.files import LOG, file_name
-from kafkalog.streaming.log.log_dir import partitions_by_node
 from kafkalog.streaming.log.segments import list_base_offsets
 from kafkalog.streaming.records.batch_layout import (
     LEADER_EPOCH_POSITION,
@@ -62,7 +66,8 @@ from kafkalog.streaming.records.batch_layout import (
     PREFIX,
     PREFIX_SIZE,
 )
-from kafkalog.streaming.store.guard import handover_is_over, note_handover
+from kafkalog.streaming.store.log_dirs import partitions_by_node
+from kafkalog.streaming.store.nodes import handover_is_over, note_handover
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

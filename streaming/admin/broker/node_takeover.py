@@ -27,16 +27,17 @@ from kafkalog.checkpoints.broker import (
     write_leader_epochs,
     write_topic_id,
 )
-from kafkalog.checkpoints.commit_state import TopicState, topic_key
-from kafkalog.checkpoints.replica_state import ReplicaState, Rewritten
+from kafkalog.checkpoints.commit_state import ReplicaState, Rewritten, TopicState, topic_key
 from kafkalog.checkpoints.voters import find_voters
 from kafkalog.errors import KafkaLogError, LogDirectoryError
 from kafkalog.model import TopicPartition, partition_directory_name
 from kafkalog.streaming.admin.broker.cluster_check import newest_view
-from kafkalog.streaming.admin.broker.handed_nodes import opened_nodes, sync_folder, tell_broker
 from kafkalog.streaming.admin.broker.handover_state import (
     changed_settings,
     moved_ends,
+    opened_nodes,
+    sync_folder,
+    tell_broker,
     with_broker_settings,
 )
 from kafkalog.streaming.admin.broker.open_transactions import (
@@ -44,14 +45,12 @@ from kafkalog.streaming.admin.broker.open_transactions import (
     end_transactions_of,
 )
 from kafkalog.streaming.admin.groups import empty_groups
-from kafkalog.streaming.admin.preview import Preview
-from kafkalog.streaming.admin.recovery import RecoveryReport, put_in_order
+from kafkalog.streaming.admin.recovery import Preview, RecoveryReport, put_in_order
 from kafkalog.streaming.commit.tail_recovery import check_no_open_transaction
-from kafkalog.streaming.log.log_dir import LogDirs, choose_directory, partitions_by_node
-from kafkalog.streaming.store.folders.deleted import without_deleted
-from kafkalog.streaming.store.guard import handover_is_over, is_being_handed_over
+from kafkalog.streaming.store.log_dirs import LogDirs, choose_directory, partitions_by_node
 from kafkalog.streaming.store.log_set import LogSet
-from kafkalog.streaming.store.nodes import Node
+from kafkalog.streaming.store.nodes import Node, handover_is_over, is_being_handed_over
+from kafkalog.streaming.store.partition_folders import without_deleted
 from kafkalog.streaming.store.replicas.copying import CopyBudget
 from kafkalog.streaming.store.replicas.in_sync import ALL_BYTES, catch_up
 

@@ -52,15 +52,15 @@ from kafkalog.streaming.coordinator.transaction_states import (
 )
 from kafkalog.streaming.log.append.appender import BufferSource, PartitionAppender
 from kafkalog.streaming.log.files import SNAPSHOT, TXN_INDEX, file_name
-from kafkalog.streaming.log.index.txn import TXN_ENTRY, AbortedTransaction, TxnIndex
-from kafkalog.streaming.log.log_dir import LogDirs
+from kafkalog.streaming.log.indexes import TXN_ENTRY, AbortedTransaction, TxnIndex
 from kafkalog.streaming.log.partition_log import PartitionLog
 from kafkalog.streaming.log.producer_state import list_snapshots, read_snapshot
+from kafkalog.streaming.log.read.salvage import walk_batches
 from kafkalog.streaming.log.read.transactions import open_at
-from kafkalog.streaming.log.read.walk import walk_batches
 from kafkalog.streaming.options.topic_settings import LogConfig
 from kafkalog.streaming.records.batch import scan_batches
 from kafkalog.streaming.records.control import MarkerType, end_transaction_marker
+from kafkalog.streaming.store.log_dirs import LogDirs
 from kafkalog.streaming.store.recovery.partition_states import last_epoch
 
 if TYPE_CHECKING:

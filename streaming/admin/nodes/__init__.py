@@ -1,11 +1,11 @@
 """The nodes of a replicated set: elect leaders, move replicas, change voters, recover.
 
 ``replicas``
-    which replicas there are, who leads, who is in sync, and whether they hold the same bytes.
+    which replicas there are, who leads, who is in sync; bring those that lag in sync.
 ``elect``, ``reassign``, ``move_folders``, ``voters``
     because a person asks for it.
-``node_recovery``, ``replica_upkeep``
-    bring nodes into order; bring replicas in sync while writers continue.
+``node_recovery``
+    bring nodes into order.
 
 Read ``replicas`` first.
 """

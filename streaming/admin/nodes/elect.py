@@ -14,8 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from kafkalog.checkpoints.broker import read_leader_epochs, read_topic_id, write_leader_epochs
-from kafkalog.checkpoints.commit_state import topic_key
-from kafkalog.checkpoints.replica_state import NO_LEADER, ReplicaState, Rewritten
+from kafkalog.checkpoints.commit_state import NO_LEADER, ReplicaState, Rewritten, topic_key
 from kafkalog.checkpoints.state_file import load_state
 from kafkalog.checkpoints.voters import find_voters
 from kafkalog.errors import LogDirectoryError, UnknownTopicOrPartitionError
@@ -25,11 +24,11 @@ from kafkalog.model import said_there
 from kafkalog.streaming.admin.nodes.replicas import log_end_of, replicas_of
 from kafkalog.streaming.log.append.recovery import cut_segment, remove_segment
 from kafkalog.streaming.log.files import SNAPSHOT, parse_base_offset
-from kafkalog.streaming.log.log_dir import partitions_by_node
 from kafkalog.streaming.log.segment import LogSegment
 from kafkalog.streaming.log.segments import list_base_offsets
 from kafkalog.streaming.options.topic_settings import LogConfig
-from kafkalog.streaming.store.cleanup import WrittenEnd, write_ends
+from kafkalog.streaming.store.broker_files import WrittenEnd, write_ends
+from kafkalog.streaming.store.log_dirs import partitions_by_node
 from kafkalog.streaming.store.policy import WAIT_MS, SetPolicy
 from kafkalog.streaming.store.recovery.unsynced_tail import refuse_lost_tail
 from kafkalog.streaming.store.replicas.election import preferred

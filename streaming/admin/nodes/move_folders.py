@@ -16,9 +16,10 @@ from kafkalog.files.deferred_signals import check_interrupt, shielded
 from kafkalog.files.system import system
 from kafkalog.streaming.admin.nodes.reassign import rest
 from kafkalog.streaming.log.files import future_directory_name, parse_future_directory
-from kafkalog.streaming.log.log_dir import entries_of, partitions_by_node
+from kafkalog.streaming.log.log_dir import entries_of
 from kafkalog.streaming.log.swap import finish_swap
-from kafkalog.streaming.store.folders.moves import MovedFolder, put_in_place
+from kafkalog.streaming.store.folder_changes import MovedFolder, put_in_place
+from kafkalog.streaming.store.log_dirs import partitions_by_node
 from kafkalog.streaming.store.policy import WAIT_MS, SetPolicy
 from kafkalog.streaming.store.recovery.unsynced_tail import refuse_lost_tail
 from kafkalog.streaming.store.replicas.copying import CopyBudget

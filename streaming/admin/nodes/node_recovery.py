@@ -21,10 +21,10 @@ from kafkalog.streaming.admin.nodes.replicas import (
     replicas_of,
     wrong_id,
 )
-from kafkalog.streaming.log.log_dir import partitions_by_node
 from kafkalog.streaming.log.log_end import find_valid_end
 from kafkalog.streaming.log.partition_log import PartitionLog
 from kafkalog.streaming.log.read.verification import check_segment
+from kafkalog.streaming.store.log_dirs import partitions_by_node
 from kafkalog.streaming.store.replicas.controller import prepared_state
 from kafkalog.streaming.store.replicas.copying import CopyBudget
 from kafkalog.streaming.store.replicas.election import shrunk
@@ -35,7 +35,7 @@ from kafkalog.streaming.store.replicas.rewriting import distrust
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from kafkalog.checkpoints.replica_state import ReplicaState
+    from kafkalog.checkpoints.commit_state import ReplicaState
     from kafkalog.checkpoints.voters import Voters
     from kafkalog.model import TopicPartition
     from kafkalog.streaming.log.log_dir import PartitionDirectory

@@ -20,24 +20,21 @@ from kafkalog.errors import LogDirectoryError, OptionError, UnknownTopicOrPartit
 from kafkalog.files.deferred_signals import check_interrupt, shielded
 from kafkalog.files.system import system
 from kafkalog.model import TopicPartition, said_there
-from kafkalog.streaming.admin.nodes.replica_upkeep import progress_of
-from kafkalog.streaming.admin.nodes.replicas import replicas_of
-from kafkalog.streaming.options.json_names import RepeatedNameError, parse_json
+from kafkalog.streaming.admin.nodes.replicas import progress_of, replicas_of
+from kafkalog.streaming.options.quantities import RepeatedNameError, parse_json
 from kafkalog.streaming.store.policy import WAIT_MS, SetPolicy
 from kafkalog.streaming.store.recovery.unsynced_tail import refuse_lost_tail
 from kafkalog.streaming.store.replicas.copying import CopyBudget
-from kafkalog.streaming.store.replicas.election import changed_topics, led
+from kafkalog.streaming.store.replicas.election import changed_topics, data_nodes, led
 from kafkalog.streaming.store.replicas.in_sync import COPIED_BYTES, lagging_replicas
 from kafkalog.streaming.store.replicas.open_nodes import QuorumSession, inspect_nodes
-from kafkalog.streaming.store.replicas.placement import data_nodes
 from kafkalog.streaming.store.session import existing
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Container, Iterable, Sequence
     from pathlib import Path
 
-    from kafkalog.checkpoints.commit_state import CommitState, PartitionState
-    from kafkalog.checkpoints.replica_state import ReplicaState
+    from kafkalog.checkpoints.commit_state import CommitState, PartitionState, ReplicaState
     from kafkalog.streaming.store.log_set import LogSet
     from kafkalog.streaming.store.replicas.election import Changed
 

@@ -5,17 +5,23 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
-from kafkalog.checkpoints.broker import PARTITION_METADATA, read_leader_epochs, read_topic_id
-from kafkalog.checkpoints.commit_state import topic_key
-from kafkalog.checkpoints.replica_state import NO_LEADER
+from kafkalog.checkpoints.broker import (
+    PARTITION_METADATA,
+    RECOVERY_POINT,
+    read_leader_epochs,
+    read_offset_checkpoint,
+    read_topic_id,
+)
+from kafkalog.checkpoints.commit_state import NO_LEADER, topic_key
 from kafkalog.checkpoints.voters import find_voters
 from kafkalog.errors import CorruptRecordError, KafkaLogError, LogDirectoryError, OptionError
-from kafkalog.files.deferred_signals import check_interrupt
+from kafkalog.files.deferred_signals import check_interrupt, shielded
 from kafkalog.files.open_file import read_at
 from kafkalog.files.regular import open_regular, read_regular
 from kafkalog.model import TopicPartition
+from kafkalog.streaming.admin.old_segments import opened_logs
 from kafkalog.streaming.log.files import (
     LOG,
     OFFSET_INDEX,
@@ -24,32 +30,38 @@ from kafkalog.streaming.log.files import (
     file_name,
     parse_base_offset,
 )
-from kafkalog.streaming.log.log_dir import partitions_by_node
 from kafkalog.streaming.log.partition_log import PartitionLog
 from kafkalog.streaming.log.segment import LogSegment
 from kafkalog.streaming.log.segments import list_base_offsets
-from kafkalog.streaming.store.session import named
+from kafkalog.streaming.store.log_dirs import partitions_by_node
+from kafkalog.streaming.store.policy import WAIT_MS
+from kafkalog.streaming.store.replicas.in_sync import lagging_replicas
+from kafkalog.streaming.store.session import existing, named
 from kafkalog.streaming.store.topics import check_known
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from kafkalog.checkpoints.commit_state import CommitState, TopicState
-    from kafkalog.checkpoints.replica_state import ReplicaState
+    from kafkalog.checkpoints.commit_state import CommitState, ReplicaState, TopicState
     from kafkalog.checkpoints.voters import Voters
     from kafkalog.streaming.log.log_dir import PartitionDirectory
     from kafkalog.streaming.log.read.slices import SegmentSlice
+    from kafkalog.streaming.store.log_set import LogSet
+    from kafkalog.streaming.store.replicas.in_sync import Lagging
 
 
 __all__ = [
+    "CaughtUp",
     "NodeView",
     "Replicas",
     "ReplicasView",
+    "catch_up_replicas",
     "compare_replicas",
     "differences",
     "inspect_replicas",
     "known_topic",
     "log_end_of",
+    "progress_of",
     "replicas_of",
     "wrong_id",
 ]
@@ -344,3 +356,118 @@ def _first_difference(one: Path, other: Path, size: int) -> int | None:
     finally:
         for file in files:
             os.close(file)
+
+
+# ----------------------------------------------------------------------------------------------
+# Bring replicas that lag in sync, while writers continue: what the job ``maintain`` does first.
+#
+# A commit copies some of what a replica lacks. Where that is much, or nobody writes, this
+# continues: in sessions of bounded steps, between which writers get the locks.
+
+
+_Replica: TypeAlias = "tuple[TopicPartition, int]"
+"""A partition, and a node that it lies on."""
+
+
+@dataclass(slots=True)
+class CaughtUp:
+    """What was done: a line for each replica in ``said``; ``problems`` for those that stay behind.
+
+    ``missing`` says which nodes are not there, a line each.
+    """
+
+    said: list[str] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+
+def catch_up_replicas(
+    paths: Sequence[str], *, allows_broker: bool = False, wait_ms: int = WAIT_MS
+) -> CaughtUp:
+    """Bring all replicas in sync whose nodes are there; nothing is done with a set of one node.
+
+    Args:
+        paths: all log directories of the set.
+        allows_broker: whether to do so though a broker had the directories last.
+        wait_ms: how long each step waits for a writer of ours.
+
+    Raises:
+        KafkaLogError, OSError: the set cannot be opened, or its state not be published.
+    """
+    done = CaughtUp()
+    earlier: object = None
+    while True:
+        step = _step(paths, allows_broker=allows_broker, wait_ms=wait_ms)
+        done.said += [
+            f"{key} is in sync on node {node}"
+            for key, node in step.lagged
+            if (key, node) not in step.lagging
+        ]
+        done.missing = step.missing
+        if not step.lagging:
+            return done
+        if step.progress == earlier:
+            done.problems += [f"{key} stays out of sync on node {n}" for key, n in step.lagging]
+            return done
+        earlier = step.progress
+
+
+class _Step(NamedTuple):
+    """Which replicas lagged before a step and after it, and how far these have come."""
+
+    lagged: list[_Replica]
+    lagging: list[_Replica]
+    missing: list[str]
+    progress: object = None
+
+
+@shielded
+def _step(paths: Sequence[str], *, allows_broker: bool, wait_ms: int) -> _Step:
+    """Open the set once, which copies some, and publish what has come of it."""
+    check_interrupt()
+    directories = existing(paths)
+    voters = find_voters(directories)
+    if voters is None:
+        return _Step([], [], [])
+    newest = voters.newest
+    lagged = _named(lagging_replicas(newest, voters.live))
+    missing = [f"node {node} is not there: {why}" for node, why in sorted(voters.missing.items())]
+    is_old = any(voters.sequence_of(node) < newest.sequence for node in voters.live)
+    if not lagged and not is_old and not _differs(newest):
+        return _Step([], [], missing)
+    with opened_logs(
+        paths,
+        "kafkalog maintain",
+        allows_broker=allows_broker,
+        dry_run=False,
+        wait_ms=wait_ms,
+        knows_nodes=True,
+    ) as log_set:
+        log_set.publish(log_set.state.following())
+        left = list(lagging_replicas(log_set.state, log_set.node.nodes()))
+        return _Step(lagged, _named(left), missing, progress_of(log_set, left))
+
+
+def _named(lagging: Iterable[Lagging]) -> list[_Replica]:
+    return [(each.key, each.node) for each in lagging]
+
+
+def _differs(state: CommitState) -> bool:
+    return any(each.rewritten.is_under_way for _, each in replicas_of(state))
+
+
+def progress_of(log_set: LogSet, lagging: Iterable[Lagging]) -> object:
+    """Return how far replicas have come: equal after a step that has brought none any further.
+
+    That is how large their logs are, and up to where they were compared.
+    """
+    folders = partitions_by_node(log_set.node.nodes())
+    found = []
+    for key, node in _named(lagging):
+        where = folders.get(node, {}).get(key)
+        if where is None:
+            continue
+        sizes = [path.stat().st_size for path in sorted(where.path.glob(f"*{LOG}"))]
+        point = read_offset_checkpoint(where.log_dir, RECOVERY_POINT).get(key, 0)
+        found.append((key, node, tuple(sizes), point))
+    return found

@@ -1,6 +1,6 @@
 """Take a node into a replicated set, or put one in another's place, because a person asks for it.
 
-How the voters change is said in :mod:`~kafkalog.streaming.store.replicas.voter_changes`. Here it is
+How the voters change is said in :mod:`~kafkalog.streaming.store.replicas.controller`. Here it is
 checked that the new node holds nothing, and which of the old ones is meant.
 """
 
@@ -11,22 +11,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kafkalog.checkpoints.broker import META_PROPERTIES
-from kafkalog.checkpoints.replica_state import NodeState
+from kafkalog.checkpoints.commit_state import NodeState
 from kafkalog.checkpoints.voters import find_voters
 from kafkalog.errors import LogDirectoryError, OptionError
 from kafkalog.files.atomic import make_with_parents
 from kafkalog.files.deferred_signals import shielded
 from kafkalog.files.paths import NodePlace, split_paths
 from kafkalog.files.system import system
-from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.store.file_systems import check_file_system
-from kafkalog.streaming.store.guard import unfinished_salvage
 from kafkalog.streaming.store.locks import check_no_broker
+from kafkalog.streaming.store.log_dirs import LogDirs
+from kafkalog.streaming.store.nodes import unfinished_salvage
 from kafkalog.streaming.store.open_set import check_given
 from kafkalog.streaming.store.policy import WAIT_MS, SetPolicy
 from kafkalog.streaming.store.recovery.unsynced_tail import refuse_lost_tail
+from kafkalog.streaming.store.replicas.controller import change_voters, with_voter
 from kafkalog.streaming.store.replicas.open_nodes import QuorumSession, inspect_nodes
-from kafkalog.streaming.store.replicas.voter_changes import change_voters, with_voter
 from kafkalog.streaming.store.session import existing
 
 if TYPE_CHECKING:

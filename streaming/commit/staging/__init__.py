@@ -1,9 +1,11 @@
 """Batches that tasks have written, and that no commit has taken yet.
 
+``formats``
+    how batches of a topic are made.
 ``staged_files``, ``staged_run``
-    what a task writes, and what it says of it.
-``staged_source``, ``message_source``
-    a staged run on its way into a log.
-``formats``, ``on_nodes``
-    how batches of a topic are made; copies on the nodes that will hold them.
+    what a task writes, on each node that will hold it, and what it says of it.
+``staged_source``
+    a staged run on its way into a log: record batches, or message sets.
+
+Read ``staged_files`` first.
 """

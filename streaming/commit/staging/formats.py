@@ -24,15 +24,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kafkalog.model import NO_EPOCH
-from kafkalog.streaming.records.builder import BatchBuilder
+from kafkalog.streaming.records.builder import BatchBuilder, assign_offsets
 from kafkalog.streaming.records.compression import Codec
 from kafkalog.streaming.records.message_sets.builder import MessageSetBuilder, wrap_messages
-from kafkalog.streaming.records.offsets import assign_offsets
 
 if TYPE_CHECKING:
     from kafkalog.model import TimestampType
     from kafkalog.streaming.options.topic_settings import LogConfig
-    from kafkalog.streaming.records.open_batch import EncodedBatch, OpenBatch
+    from kafkalog.streaming.records.builder import EncodedBatch, OpenBatch
 
 __all__ = ["BatchFormat"]
 

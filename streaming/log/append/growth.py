@@ -33,8 +33,7 @@ import numpy as np
 from kafkalog.errors import CorruptIndexError
 from kafkalog.model import MAX_OFFSET, NO_TIMESTAMP
 from kafkalog.streaming.log.files import OFFSET_INDEX, TIME_INDEX
-from kafkalog.streaming.log.index.offset import OFFSET_ENTRY
-from kafkalog.streaming.log.index.time import TIME_ENTRY
+from kafkalog.streaming.log.indexes import OFFSET_ENTRY, TIME_ENTRY
 from kafkalog.streaming.log.log_end import ValidBatches
 
 if TYPE_CHECKING:

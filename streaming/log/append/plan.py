@@ -34,8 +34,7 @@ from kafkalog.streaming.log.append.growth import (
     SegmentState,
     facts_of,
 )
-from kafkalog.streaming.log.index.offset import OFFSET_ENTRY
-from kafkalog.streaming.log.index.time import TIME_ENTRY
+from kafkalog.streaming.log.indexes import OFFSET_ENTRY, TIME_ENTRY
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
-from kafkalog.streaming.log.index.offset import OFFSET_ENTRY
-from kafkalog.streaming.log.index.time import TIME_ENTRY
+from kafkalog.streaming.log.indexes import OFFSET_ENTRY, TIME_ENTRY
 from kafkalog.streaming.log.read.timestamps import largest_timestamp
 from kafkalog.streaming.log.read.transactions import StableOffset
 from kafkalog.streaming.log.segments import LogSegments

@@ -14,18 +14,22 @@ from kafkalog.files.atomic import write_new
 from kafkalog.files.closing import Closing
 from kafkalog.files.regular import create_exclusive, sync, write_all
 from kafkalog.streaming.log.append.recovery import build_indexes
-from kafkalog.streaming.log.compaction.batch_filter import BatchFilter, FilterRules
+from kafkalog.streaming.log.compaction.batch_filter import (
+    BatchFilter,
+    FilterRules,
+    Scratch,
+    find_records,
+)
 from kafkalog.streaming.log.compaction.cleanable import (
     SourceSegment,
     group_segments,
     segments_between,
 )
-from kafkalog.streaming.log.compaction.records import Scratch, find_records
 from kafkalog.streaming.log.compaction.transactions import CleanedTransactions
 from kafkalog.streaming.log.files import LOG, TXN_INDEX, file_name
-from kafkalog.streaming.log.index.txn import TXN_ENTRY, AbortedTransaction
+from kafkalog.streaming.log.indexes import TXN_ENTRY, AbortedTransaction
 from kafkalog.streaming.log.log_end import ValidBatches
-from kafkalog.streaming.log.read.aborted_transactions import AbortedTransactions
+from kafkalog.streaming.log.read.transactions import AbortedTransactions
 from kafkalog.streaming.log.segment import LogSegment
 from kafkalog.streaming.log.segments import LogSegments
 from kafkalog.streaming.records.batch import invalid_checksums
@@ -34,11 +38,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-    from kafkalog.streaming.log.compaction.batch_filter import Piece
+    from kafkalog.streaming.log.compaction.batch_filter import Piece, Records
     from kafkalog.streaming.log.compaction.cleanable import Cleanable
     from kafkalog.streaming.log.compaction.offset_map import OffsetMap
-    from kafkalog.streaming.log.compaction.producers import LastRecords
-    from kafkalog.streaming.log.compaction.records import Records
+    from kafkalog.streaming.log.compaction.transactions import LastRecords
     from kafkalog.streaming.log.segment import Chunk
     from kafkalog.streaming.options.topic_settings import LogConfig
     from kafkalog.streaming.records.arrow_buffers import Integers

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from kafkalog.streaming.log.compaction import map_kernels as kernels
-from kafkalog.streaming.log.compaction import md5_kernels
+from kafkalog.streaming.log.compaction import map_kernels as md5_kernels
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -4,8 +4,10 @@
     byte ranges, and reading one to its end or not at all.
 ``timestamps``
     offsets by timestamp, and batches that cannot hold a wanted one.
-``transactions``, ``aborted_transactions``
-    the last stable offset; what ``read_committed`` leaves out.
-``salvage``, ``verification``, ``walk``
-    reading on after damage; checking a segment; batch after batch.
+``transactions``
+    the last stable offset; which batches belong to aborted transactions.
+``salvage``, ``verification``
+    batch after batch, past damage; checking a segment.
+
+Read ``slice_reader`` first.
 """

@@ -1,15 +1,9 @@
-"""Continue after damage: what ``onCorruptRecord=skip`` does, and says.
-
-A batch whose size can be right is left out whole: it has a wrong checksum, records that cannot be
-decoded, a count or offsets that are negative, or offsets that do not fit between its neighbours'.
-Where not even the size can be right, reading continues at the next position that the offset index
-names, or else after the segment. A warning names everything that is left out, with its place and
-what is wrong.
-"""
+"""Walk over the batches of a log, past damage: what ``onCorruptRecord=skip`` does."""
 
 from __future__ import annotations
 
 import logging
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
@@ -17,22 +11,36 @@ import numpy as np
 from kafkalog.errors import CorruptIndexError, CorruptRecordError
 from kafkalog.model import MAX_OFFSET, many
 from kafkalog.streaming.log.segment import CHUNK_BYTES, Chunk, ends_with_gap, misplaced
-from kafkalog.streaming.log.segments import leaps_into_higher
+from kafkalog.streaming.log.segments import LogSegments, leaps_into_higher, retrying
 from kafkalog.streaming.records.batch import invalid_checksums, scan_batches
 from kafkalog.streaming.records.batch_layout import HEADER_SIZE
 from kafkalog.streaming.records.compression import DEFAULT_LIMIT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from numpy.typing import NDArray
 
+    from kafkalog.files.open_file import FileIdentity
     from kafkalog.model import TopicPartition
     from kafkalog.streaming.log.segment import LogSegment
     from kafkalog.streaming.records.batch import BatchTable
     from kafkalog.streaming.records.columns import RecordDecoder
 
-__all__ = ["SUMMARY", "Place", "Salvage"]
+
+__all__ = ["SUMMARY", "Place", "Salvage", "walk_batches"]
+
+
+# ----------------------------------------------------------------------------------------------
+# Continue after damage: what ``onCorruptRecord=skip`` does, and says.
+#
+# A batch whose size can be right is left out whole: it has a wrong checksum, records that cannot
+# be decoded, a count or offsets that are negative, or offsets that do not fit between its
+# neighbours'. Where not even the size can be right, reading continues at the next position that
+# the offset index names, or else after the segment. A warning names everything that is left out,
+# with its place and what is wrong.
+
 
 _LOGGER = logging.getLogger("kafkalog.log")
 
@@ -256,3 +264,65 @@ def _decoder(max_decompressed_bytes: int) -> RecordDecoder:
     return RecordDecoder(
         Columns.OFFSET, max_decompressed_bytes=max_decompressed_bytes, check_crcs=False
     )
+
+
+# ----------------------------------------------------------------------------------------------
+# Walk forward over the batches of a log, from segment to segment, whatever happens to the files.
+#
+# Offsets lead, not files. When a segment ends, the next one is whichever holds the next offset at
+# that moment: the segment that follows, or one that a cleaner has made of both.
+
+
+def walk_batches(
+    directory: Path,
+    offset: int,
+    *,
+    within: LogSegment | None = None,
+    salvage: Salvage | None = None,
+) -> Iterator[tuple[LogSegment, Chunk]]:
+    """Read the batches from the one that holds ``offset`` on, to the end of the log.
+
+    Args:
+        directory: the partition's folder.
+        offset: the first one wanted; batches that end below it are left out.
+        within: begin in this segment, even if another one has its name by now; it stays open.
+        salvage: passes over damage; None raises an error.
+
+    Yields:
+        batches, about 2 MiB at a time, and the segment that they lie in, open until the next turn.
+
+    Raises:
+        CorruptRecordError: bytes that cannot be a batch; those before them were yielded.
+        UnknownTopicOrPartitionError: the folder is gone.
+    """
+    segment = _segment_of(directory, offset, None) if within is None else within
+    while segment is not None:
+        with nullcontext(segment) if segment is within else segment:
+            position = segment.floor_position(offset)
+            chunks = (
+                segment.chunks(position) if salvage is None else salvage.chunks(segment, position)
+            )
+            for chunk in chunks:
+                first = int(np.searchsorted(chunk.table.last_offset, offset))
+                if first < len(chunk.table):
+                    yield segment, Chunk(chunk.data, chunk.table[first:], chunk.file_position)
+                    offset = int(chunk.table.last_offset[-1]) + 1
+            done = segment.identity
+        # A segment above the offset may hold nothing: the search continues after it all the same.
+        segment = _segment_of(directory, max(offset, segment.base_offset), done)
+
+
+def _segment_of(directory: Path, offset: int, done: FileIdentity | None) -> LogSegment | None:
+    """Open the segment that an offset belongs to; if that was just read (``done``), the next one.
+
+    None if there is no such segment.
+    """
+    return retrying(lambda: _open_segment_of(directory, offset, done))
+
+
+def _open_segment_of(directory: Path, offset: int, done: FileIdentity | None) -> LogSegment | None:
+    for segment in LogSegments.of(directory).from_floor(offset)[:2]:
+        if segment.identity != done:
+            return segment
+        segment.close()
+    return None

@@ -24,9 +24,9 @@ from kafkalog.errors import (
 )
 from kafkalog.files.deferred_signals import check_interrupt
 from kafkalog.files.paths import as_path
-from kafkalog.streaming.log.read.aborted_transactions import AbortedTransactions
+from kafkalog.streaming.log.log_dir import check_stamp
 from kafkalog.streaming.log.read.slices import open_planned
-from kafkalog.streaming.log.replica_folders import check_stamp
+from kafkalog.streaming.log.read.transactions import AbortedTransactions
 from kafkalog.streaming.log.segment import ends_with_gap
 from kafkalog.streaming.log.segments import LogSegments, leaps_into_higher, retrying
 

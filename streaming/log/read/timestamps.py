@@ -16,7 +16,7 @@ import numpy as np
 from kafkalog.errors import CorruptIndexError, CorruptRecordError
 from kafkalog.files.remote_path import RemotePath
 from kafkalog.model import MAX_OFFSET, NO_TIMESTAMP
-from kafkalog.streaming.log.index.time import TimestampOffset
+from kafkalog.streaming.log.indexes import TimestampOffset
 from kafkalog.streaming.log.read.salvage import Salvage
 from kafkalog.streaming.log.read.slices import open_planned
 from kafkalog.streaming.records.compression import DEFAULT_LIMIT
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from kafkalog.streaming.log.intervals import Intervals
     from kafkalog.streaming.log.read.slices import SegmentSlice
     from kafkalog.streaming.log.segment import Chunk, LogSegment
-    from kafkalog.streaming.records.batch_header import BatchHeader
+    from kafkalog.streaming.records.batch import BatchHeader
     from kafkalog.streaming.records.columns import RecordDecoder
 
 

@@ -12,14 +12,17 @@ import numpy as np
 
 from kafkalog.errors import CorruptIndexError, CorruptRecordError
 from kafkalog.streaming.log.files import OFFSET_INDEX, TIME_INDEX
-from kafkalog.streaming.log.index.offset import OffsetIndex
-from kafkalog.streaming.log.index.sparse import REBUILD
-from kafkalog.streaming.log.index.time import TimeIndex
+from kafkalog.streaming.log.indexes import REBUILD, OffsetIndex, TimeIndex
 from kafkalog.streaming.log.log_end import ValidBatches, ends_in_zeros
 from kafkalog.streaming.records import decode_kernels as kernels
-from kafkalog.streaming.records.batch_groups import BatchGroups
 from kafkalog.streaming.records.batch_layout import DELETE_HORIZON_MASK, HEADER_SIZE, MAGIC
-from kafkalog.streaming.records.columns import FAULTS, Columns, RecordDecoder, sections_of
+from kafkalog.streaming.records.columns import (
+    FAULTS,
+    BatchGroups,
+    Columns,
+    RecordDecoder,
+    sections_of,
+)
 from kafkalog.streaming.records.compression import DEFAULT_LIMIT, Codec
 
 if TYPE_CHECKING:

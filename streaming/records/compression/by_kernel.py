@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from kafkalog.streaming.records.compression import lz4_library, zlib_library, zstd_library
+from kafkalog.streaming.records.compression import gzip_kernels as zlib_library
+from kafkalog.streaming.records.compression import lz4_kernels as lz4_library
+from kafkalog.streaming.records.compression import zstd_kernels as zstd_library
 from kafkalog.streaming.records.compression.codec import Codec
-from kafkalog.streaming.records.compression.gzip_member_kernels import decompress_gzip_by_library
-from kafkalog.streaming.records.compression.lz4_frame_kernels import decompress_frames_by_library
+from kafkalog.streaming.records.compression.gzip_kernels import decompress_gzip_by_library
+from kafkalog.streaming.records.compression.lz4_kernels import decompress_frames_by_library
 from kafkalog.streaming.records.compression.snappy_kernels import decompress_snappy
-from kafkalog.streaming.records.compression.zstd_frame_kernels import decompress_zstd_by_library
+from kafkalog.streaming.records.compression.zstd_kernels import decompress_zstd_by_library
 
 if TYPE_CHECKING:
     from kafkalog.streaming.records.arrow_buffers import Bytes, Integers

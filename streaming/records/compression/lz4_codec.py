@@ -29,7 +29,7 @@ import lz4.block
 import lz4.frame
 import numpy as np
 
-from kafkalog.streaming.records.compression.xxhash_kernels import xxh32
+from kafkalog.streaming.records.compression.lz4_kernels import xxh32
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

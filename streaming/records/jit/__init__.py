@@ -3,7 +3,9 @@
 ``kernel``, ``inline``
     what declares a loop, and a function that is compiled into loops.
 ``cache``, ``folder``
-    compiled kernels as numba keeps them.
-``object_code``, ``object_making``
-    machine code without numba, for Spark's tasks and processes that end soon.
+    compiled kernels as numba keeps them, and object files made of them.
+``object_code``
+    machine code without numba, for processes that end soon.
+
+Read ``kernel`` first.
 """

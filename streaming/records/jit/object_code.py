@@ -49,7 +49,7 @@ def loaded(function: Callable[..., Any], result: str, arguments: tuple[str, ...]
     found = _load(path, result, arguments)
     if found is not None:
         return found
-    from kafkalog.streaming.records.jit import object_making  # noqa: PLC0415 - imports numba
+    from kafkalog.streaming.records.jit import cache as object_making  # noqa: PLC0415 - imports numba
 
     dispatcher, what, code = object_making.compiled_twice(function, result, arguments)
     if code:

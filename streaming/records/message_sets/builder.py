@@ -20,6 +20,12 @@ import numpy as np
 from kafkalog.errors import CorruptRecordError, RecordTooLargeError, RowError
 from kafkalog.model import NO_TIMESTAMP, TimestampType
 from kafkalog.streaming.records.batch import scan_batches
+from kafkalog.streaming.records.builder import (
+    DEFAULT_MAX_MESSAGE_BYTES,
+    DEFAULT_TARGET_BYTES,
+    EncodedBatch,
+    OpenBatch,
+)
 from kafkalog.streaming.records.compression import Codec, compress
 from kafkalog.streaming.records.crc_kernels import CRC32_TABLES
 from kafkalog.streaming.records.encode_kernels import LAST_DELTA, MAX_TIMESTAMP
@@ -30,17 +36,11 @@ from kafkalog.streaming.records.message_sets.layout import (
     LOG_APPEND_TIME_MASK,
     SIZE_POSITION,
 )
-from kafkalog.streaming.records.open_batch import (
-    DEFAULT_MAX_MESSAGE_BYTES,
-    DEFAULT_TARGET_BYTES,
-    EncodedBatch,
-    OpenBatch,
-)
 
 if TYPE_CHECKING:
     from kafkalog.streaming.records.arrow_buffers import Bytes, Integers
     from kafkalog.streaming.records.batch import BatchTable
-    from kafkalog.streaming.records.record_columns import RecordColumns
+    from kafkalog.streaming.records.builder import RecordColumns
 
 __all__ = ["MessageSetBuilder", "wrap_messages"]
 

@@ -1,27 +1,30 @@
-"""What commit states, intents and a broker's checkpoints say of partitions, for readers.
-
-They are read again when they have changed. What a broker's file cannot tell, since it is damaged,
-counts as not said, with a warning: the broker reads it so, too.
-"""
+"""What commit states, intents and a broker's checkpoints say of partitions' ends."""
 
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from kafkalog.checkpoints.broker import HIGH_WATERMARK, LOG_START_OFFSET, RECOVERY_POINT
+from kafkalog.checkpoints.broker import (
+    HIGH_WATERMARK,
+    LOG_START_OFFSET,
+    META_PROPERTIES,
+    RECOVERY_POINT,
+    read_offset_checkpoint,
+)
 from kafkalog.checkpoints.commit_state import STATE_FILE
 from kafkalog.checkpoints.committed import Committed, load_committed
 from kafkalog.checkpoints.intent import INTENT_FILE
-from kafkalog.errors import KafkaLogError
+from kafkalog.errors import CheckpointError, KafkaLogError
+from kafkalog.files.timeouts import at
 from kafkalog.files.watch import Watched
-from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.options.topic_settings import is_remote
 from kafkalog.streaming.store.ends.rule import RecordedOffsets
 from kafkalog.streaming.store.ends.tiered import TieredStarts, has_remote_indexes
+from kafkalog.streaming.store.log_dirs import LogDirs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from kafkalog.model import TopicPartition
@@ -29,9 +32,107 @@ if TYPE_CHECKING:
 
     Offsets = Mapping[TopicPartition, int]
 
-__all__ = ["WatchedMarks"]
+__all__ = ["BrokerMarks", "WatchedMarks"]
 
-_LOGGER = logging.getLogger("kafkalog.source")
+
+# ----------------------------------------------------------------------------------------------
+# What a broker, or a commit of ours, left beside partitions, for writers.
+#
+# Writers hold the locks, so each file is read once. One that cannot be trusted stops them: what
+# it says may not be cut off, or written over. Only a damaged log start counts as none, as for a
+# broker.
+#
+# A high watermark above the log's end tells of records that the log lacks: it is a copy from
+# before they were written, or they were lost. What forbids to cut a log, see
+# :func:`.rule.marks_above`.
+
+
+_LOGGER = logging.getLogger("kafkalog.sink")
+
+
+class _Marks(NamedTuple):
+    high_watermarks: dict[TopicPartition, int]
+    recovery_points: dict[TopicPartition, int]
+    broker_lived: bool
+
+
+class BrokerMarks:
+    """The marks of log directories, each read when first asked for."""
+
+    def __init__(self) -> None:
+        self._read: dict[Path, _Marks] = {}
+        self._log_starts: dict[Path, dict[TopicPartition, int]] = {}
+        self._tiered = TieredStarts()
+
+    def said(
+        self, folder: Path, key: TopicPartition, committed: int | None = None
+    ) -> RecordedOffsets:
+        """Return what is said of the partition in ``folder``, beside what is ``committed`` to it.
+
+        Raises:
+            CheckpointError: a file breaks the format.
+        """
+        marks = self._of(folder)
+        return RecordedOffsets(
+            committed,
+            high_watermark=marks.high_watermarks.get(key),
+            recovery_point=marks.recovery_points.get(key),
+        )
+
+    def broker_lived(self, folder: Path) -> bool:
+        """Return whether a broker ever had the log directory that the partition's folder is in."""
+        return self._of(folder).broker_lived
+
+    def log_start(self, where: PartitionDirectory) -> int:
+        """Return the log start that is kept for a partition; 0 without one that can be read."""
+        return self._lines(where.log_dir).get(where.topic_partition, 0)
+
+    def start_of_log(
+        self,
+        where: PartitionDirectory,
+        first: int,
+        directories: Iterable[Path],
+        settings: Mapping[str, str],
+    ) -> int:
+        """Return where a log starts, of which the folder has what is from ``first`` on.
+
+        That is below ``first`` where a broker has moved records to a remote tier, see
+        :mod:`.tiered`. ``directories`` are those of the broker, ``settings`` the topic's.
+        """
+        line = self._lines(where.log_dir).get(where.topic_partition)
+        is_tiered = is_remote(settings) or has_remote_indexes(directories)
+        return self._tiered.start(where, line, first, is_tiered=is_tiered)
+
+    def _lines(self, log_dir: Path) -> dict[TopicPartition, int]:
+        if log_dir not in self._log_starts:
+            try:
+                found = read_offset_checkpoint(log_dir, LOG_START_OFFSET)
+            except CheckpointError as error:
+                _LOGGER.warning("not used, as if it were missing: %s", error)
+                found = {}
+            self._log_starts[log_dir] = found
+        return self._log_starts[log_dir]
+
+    def _of(self, folder: Path) -> _Marks:
+        log_dir = folder.parent
+        if log_dir not in self._read:
+            with at(log_dir):
+                self._read[log_dir] = _Marks(
+                    read_offset_checkpoint(log_dir, HIGH_WATERMARK),
+                    read_offset_checkpoint(log_dir, RECOVERY_POINT),
+                    (log_dir / META_PROPERTIES).exists(),
+                )
+        return self._read[log_dir]
+
+
+# ----------------------------------------------------------------------------------------------
+# What commit states, intents and a broker's checkpoints say of partitions, for readers.
+#
+# They are read again when they have changed. What a broker's file cannot tell, since it is
+# damaged, counts as not said, with a warning: the broker reads it so, too.
+
+
+_READER_LOGGER = logging.getLogger("kafkalog.source")
 
 _COMMIT_FILES: Final = (INTENT_FILE, STATE_FILE)
 
@@ -94,7 +195,7 @@ class WatchedMarks:
         except KafkaLogError as error:
             if not self._to_log_end:
                 raise
-            _LOGGER.warning("reading up to the log end without the commit state: %s", error)
+            _READER_LOGGER.warning("reading up to the log end without the commit state: %s", error)
             found = Committed(None, None)
             states = (folder / STATE_FILE for folder in self._directories)
             self._with_state = [state.parent for state in states if _is_there(state)]

@@ -50,11 +50,9 @@ from kafkalog.files.remote_path import RemotePath
 from kafkalog.files.system import failed_path, system
 from kafkalog.files.timeouts import stalled
 from kafkalog.files.watch import Watched, stamp_of, watchable
-from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.log.log_end import log_start_text
 from kafkalog.streaming.log.partition_log import PartitionLog
 from kafkalog.streaming.records.compression import DEFAULT_LIMIT
-from kafkalog.streaming.store.ends.missing_parts import NOTHING, MissingParts, find_missing_parts
 from kafkalog.streaming.store.ends.recorded import WatchedMarks
 from kafkalog.streaming.store.ends.rule import (
     OffsetGap,
@@ -66,7 +64,13 @@ from kafkalog.streaming.store.ends.rule import (
 from kafkalog.streaming.store.ends.tiered import LogStart
 from kafkalog.streaming.store.ends.tracked_log import TrackedLogs
 from kafkalog.streaming.store.file_systems import is_shared
-from kafkalog.streaming.store.folders.deleted import LivePartitions
+from kafkalog.streaming.store.log_dirs import LogDirs
+from kafkalog.streaming.store.partition_folders import LivePartitions
+from kafkalog.streaming.store.recovery.lost_partitions import (
+    NOTHING,
+    MissingParts,
+    find_missing_parts,
+)
 from kafkalog.streaming.store.recovery.unsynced import UnsyncedCheck
 
 if TYPE_CHECKING:

@@ -16,8 +16,12 @@ from kafkalog.model import MAX_OFFSET
 from kafkalog.streaming.log.files import LOG, file_name
 from kafkalog.streaming.log.log_end import ends_in_zeros
 from kafkalog.streaming.log.segments import list_base_offsets
-from kafkalog.streaming.records.batch import invalid_checksums, scan_batches
-from kafkalog.streaming.records.batch_header import HEAD_BYTES, unstamp_heads
+from kafkalog.streaming.records.batch import (
+    HEAD_BYTES,
+    invalid_checksums,
+    scan_batches,
+    unstamp_heads,
+)
 from kafkalog.streaming.records.batch_layout import (
     HEADER_SIZE,
     MAGIC,

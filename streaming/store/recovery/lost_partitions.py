@@ -1,15 +1,4 @@
-"""What the commit state of a set of log directories knows, and nobody has any more.
-
-A topic whose folders are all gone was deleted, as Kafka's topics are. One that lacks some of them
-has lost what was committed there: a folder was restored from an older copy, moved away, or deleted
-by hand. For a writer, to continue would place keys among fewer partitions, and hide the loss; for a
-reader, rows would be missing. Only a broker may have moved or removed single partitions, and
-`kafkalog takeover` says that one had the directories.
-
-That holds where all directories of the set are there. Each names all members of its set, so that
-one which is missing is noticed. Whether it was lost, or left out on purpose, is told by what was
-given in its place: see :class:`MissingMembers`.
-"""
+"""What the commit state names and nobody has: partitions, and members of the set."""
 
 from __future__ import annotations
 
@@ -20,18 +9,22 @@ from kafkalog.checkpoints.commit_state import LOCK_FILE, STATE_FILE
 from kafkalog.checkpoints.committed import Committed
 from kafkalog.checkpoints.state_file import load_state
 from kafkalog.errors import LogDirectoryError
-from kafkalog.model import TopicPartition
+from kafkalog.model import TopicPartition, listed
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from kafkalog.checkpoints.commit_state import CommitState, TopicState
     from kafkalog.streaming.log.log_dir import PartitionDirectory
 
+
 __all__ = [
+    "NOTHING",
     "OFFLINE_REMEDY",
     "MissingMembers",
+    "MissingParts",
+    "find_missing_parts",
     "lost_id_text",
     "lost_of_living",
     "lost_partitions",
@@ -39,6 +32,20 @@ __all__ = [
     "missing_members",
     "refuse_mount_points",
 ]
+
+
+# ----------------------------------------------------------------------------------------------
+# What the commit state of a set of log directories knows, and nobody has any more.
+#
+# A topic whose folders are all gone was deleted, as Kafka's topics are. One that lacks some of
+# them has lost what was committed there: a folder was restored from an older copy, moved away, or
+# deleted by hand. For a writer, to continue would place keys among fewer partitions, and hide the
+# loss; for a reader, rows would be missing. Only a broker may have moved or removed single
+# partitions, and `kafkalog takeover` says that one had the directories.
+#
+# That holds where all directories of the set are there. Each names all members of its set, so
+# that one which is missing is noticed. Whether it was lost, or left out on purpose, is told by
+# what was given in its place: see :class:`MissingMembers`.
 
 
 OFFLINE_REMEDY: Final = (
@@ -196,3 +203,83 @@ def lost_id_text(folder: Path, topic: str, key: str) -> str:
 
 def _listed(folders: Sequence[Path]) -> str:
     return ", ".join(map(str, folders))
+
+
+# ----------------------------------------------------------------------------------------------
+# What a query should find in the log directories and does not: members of the set, partitions.
+#
+# The sink refuses such directories. A query fails, or with ``failOnDataLoss=false`` says once
+# what it continues without. Fewer directories than the set has may have been given on purpose:
+# that is said once, and is no loss.
+
+
+class MissingParts(NamedTuple):
+    """What is missing: directories, if any, and partitions with the ends that are committed."""
+
+    members: MissingMembers | None
+    partitions: Mapping[TopicPartition, int]
+    are_replicated: bool = False
+
+    @property
+    def is_loss(self) -> bool:
+        """Whether it should be there; else fewer directories were given on purpose."""
+        return bool(self.partitions) if self.members is None else self.members.are_lost
+
+    def __str__(self) -> str:
+        """Say what is missing, for a person."""
+        ends = [f"{key} up to offset {end}" for key, end in sorted(self.partitions.items())]
+        shown = listed(ends)
+        if self.are_replicated:
+            return f"These partitions have no replica in sync here: {shown}. {OFFLINE_REMEDY}"
+        if self.members is None:
+            return (
+                f"These partitions were committed and have no folder: {shown}. Restore them; or, "
+                "if a broker had these directories and moved or removed them, run `kafkalog "
+                "takeover`."
+            )
+        return f"{self.members}." + (f" Committed, and not here, are {shown}." if ends else "")
+
+
+NOTHING: Final = MissingParts(None, {})
+
+
+def find_missing_parts(
+    committed: Committed,
+    paths: Sequence[Path],
+    there: Mapping[TopicPartition, PartitionDirectory],
+    selects: Callable[[TopicPartition], bool],
+) -> MissingParts:
+    """Hold what lies in log directories against what their commit state names.
+
+    Args:
+        committed: what the directories say; without a commit state nothing can be missed.
+        paths: what was given: log directories, or folders of single partitions, of which nobody
+            expects more.
+        there: the partitions that were found in them.
+        selects: which partitions are meant. One without committed records is none to miss.
+    """
+    state = committed.state
+    folders = {where.path for where in there.values()}
+    directories = [path for path in paths if path not in folders]
+    if state is None or not any(folder in committed.members for folder in directories):
+        return NOTHING
+    members = missing_members(committed, directories)
+    # While a directory is missing, a topic without any folder may lie there: count all of them.
+    found = (
+        lost_of_living(state, there)
+        if members is None
+        else (
+            (topic, [p for p in topic.partitions if (topic.name, p) not in there])
+            for topic in state.topics.values()
+        )
+    )
+    lost = {
+        key: end
+        for topic, numbers in found
+        for number in numbers
+        if (end := topic.partitions[number].high_watermark)
+        and selects(key := TopicPartition(topic.name, number))
+    }
+    if members is None and not lost:
+        return NOTHING
+    return MissingParts(members, lost, state.is_replicated)

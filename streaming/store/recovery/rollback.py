@@ -41,17 +41,19 @@ from kafkalog.streaming.log.append.recovery import (
 )
 from kafkalog.streaming.log.files import SNAPSHOT, file_name
 from kafkalog.streaming.options.topic_settings import LogConfig
-from kafkalog.streaming.store.cleanup import WrittenEnd, write_ends
-from kafkalog.streaming.store.ends.broker_marks import BrokerMarks
+from kafkalog.streaming.store.broker_files import (
+    WrittenEnd,
+    drop_stale_entries_on_nodes,
+    repeat_log_starts,
+    write_ends,
+)
+from kafkalog.streaming.store.ends.recorded import BrokerMarks
 from kafkalog.streaming.store.ends.rule import marks_above
 from kafkalog.streaming.store.file_systems import is_shared
-from kafkalog.streaming.store.folders.deletion import remove_deleted, retire_deleted
-from kafkalog.streaming.store.folders.moves import finish_moves
-from kafkalog.streaming.store.log_starts import repeat_log_starts
+from kafkalog.streaming.store.folder_changes import finish_moves, remove_deleted, retire_deleted
 from kafkalog.streaming.store.nodes import forget_prepared
 from kafkalog.streaming.store.recovery.intent_verification import check_ours
-from kafkalog.streaming.store.recovery.recovery_points import LogReach, sync_up_to
-from kafkalog.streaming.store.stale_entries import drop_stale_entries_on_nodes
+from kafkalog.streaming.store.recovery.partition_states import LogReach, sync_up_to
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator

@@ -24,11 +24,11 @@ from kafkalog.streaming.log.append.recovery import (
     remove_segment,
 )
 from kafkalog.streaming.log.files import LOG, SNAPSHOT, file_name, parse_base_offset
-from kafkalog.streaming.log.log_dir import partitions_by_node
 from kafkalog.streaming.log.segments import list_base_offsets
 from kafkalog.streaming.options.topic_settings import LogConfig
-from kafkalog.streaming.store.cleanup import WrittenEnd, write_ends
+from kafkalog.streaming.store.broker_files import WrittenEnd, write_ends
 from kafkalog.streaming.store.file_systems import is_shared
+from kafkalog.streaming.store.log_dirs import partitions_by_node
 from kafkalog.streaming.store.recovery.partition_states import ended_at
 from kafkalog.streaming.store.recovery.rollback import roll_back
 from kafkalog.streaming.store.recovery.unsynced import LostOffsets, find_lost, lost_text
@@ -39,8 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
-    from kafkalog.checkpoints.commit_state import CommitState, TopicState
-    from kafkalog.checkpoints.replica_state import ReplicaState
+    from kafkalog.checkpoints.commit_state import CommitState, ReplicaState, TopicState
     from kafkalog.streaming.log.log_dir import PartitionDirectory
     from kafkalog.streaming.store.log_set import LogSet
 

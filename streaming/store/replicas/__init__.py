@@ -1,13 +1,11 @@
-"""A set of several nodes: who votes, who is in sync, who leads, and how a state is decided.
+"""A set of several nodes: who votes, who is in sync, who leads, and how a state is committed.
 
 ``quorum``, ``controller``, ``election``
-    where a commit is decided by a majority; what was decided last; the next leaders.
-``open_nodes``, ``starting``, ``voter_changes``
-    open a set, start one, change its nodes.
+    a commit by a majority; what was committed last, and other voters; placement and leaders.
+``open_nodes``, ``starting``, ``lost_state``
+    open a set, start one, rebuild what a node has lost.
 ``in_sync``, ``copying``, ``rewriting``
-    bring replicas up to date.
-``placement``
-    on which nodes new replicas lie.
+    bring replicas up to date: cut where one differs from its leader, and copy what it lacks.
 
 Read ``quorum`` first.
 """

@@ -15,18 +15,22 @@ from kafkalog.checkpoints.broker import (
     write_offset_checkpoint,
     write_topic_id,
 )
-from kafkalog.checkpoints.replica_state import NO_LEADER
+from kafkalog.checkpoints.commit_state import NO_LEADER
 from kafkalog.errors import KafkaLogError, LogDirectoryError
 from kafkalog.files.deferred_signals import check_interrupt
 from kafkalog.files.regular import make_directory
 from kafkalog.model import TopicPartition, partition_directory_name
 from kafkalog.streaming.log.append.recovery import remove_segment
 from kafkalog.streaming.log.files import CLEANED, SWAP
-from kafkalog.streaming.log.log_dir import LogDirs, choose_directory, partitions_by_node
 from kafkalog.streaming.log.segments import list_base_offsets
 from kafkalog.streaming.log.swap import finish_swap
-from kafkalog.streaming.store.cleanup import WrittenEnd, write_ends
-from kafkalog.streaming.store.log_starts import raise_log_start
+from kafkalog.streaming.store.broker_files import (
+    WrittenEnd,
+    drop_stale_entries,
+    raise_log_start,
+    write_ends,
+)
+from kafkalog.streaming.store.log_dirs import LogDirs, choose_directory, partitions_by_node
 from kafkalog.streaming.store.replicas.copying import (
     CopyBudget,
     Copying,
@@ -36,7 +40,6 @@ from kafkalog.streaming.store.replicas.copying import (
 )
 from kafkalog.streaming.store.replicas.election import joined, moved, shrunk
 from kafkalog.streaming.store.replicas.rewriting import end_rewriting
-from kafkalog.streaming.store.stale_entries import drop_stale_entries
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator, Sequence

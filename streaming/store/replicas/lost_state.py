@@ -47,7 +47,7 @@ from kafkalog.files.regular import open_regular
 from kafkalog.files.system import system
 from kafkalog.files.timeouts import at
 from kafkalog.streaming.log.files import stray_directory_name
-from kafkalog.streaming.log.log_dir import LogDirs
+from kafkalog.streaming.store.log_dirs import LogDirs
 from kafkalog.streaming.store.replicas.rewriting import distrust
 
 if TYPE_CHECKING:

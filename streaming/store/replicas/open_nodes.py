@@ -32,13 +32,20 @@ from kafkalog.files.system import once_per_process, remembered, system
 from kafkalog.files.timeouts import at, hold, let_go, taken_over
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.log.files import deleted_directory_name, parse_deleted_directory
-from kafkalog.streaming.log.log_dir import entries_of, partitions_by_node
+from kafkalog.streaming.log.log_dir import entries_of
+from kafkalog.streaming.store.broker_files import drop_entries_of_missing
 from kafkalog.streaming.store.expired_segments import remove_dead
-from kafkalog.streaming.store.folders.deletion import remove_folder
+from kafkalog.streaming.store.folder_changes import remove_folder
 from kafkalog.streaming.store.locks import DirectoryLocks, check_unused
+from kafkalog.streaming.store.log_dirs import partitions_by_node
 from kafkalog.streaming.store.log_set import LogSet
 from kafkalog.streaming.store.recovery.rollback import roll_back
-from kafkalog.streaming.store.replicas.controller import decide, own_states
+from kafkalog.streaming.store.replicas.controller import (
+    decide,
+    finish_change,
+    others_of,
+    own_states,
+)
 from kafkalog.streaming.store.replicas.copying import CopyBudget
 from kafkalog.streaming.store.replicas.election import changed_topics, preferred
 from kafkalog.streaming.store.replicas.in_sync import ALL_BYTES, COPIED_BYTES, bring_in_sync
@@ -51,14 +58,11 @@ from kafkalog.streaming.store.replicas.lost_state import (
     suspects,
 )
 from kafkalog.streaming.store.replicas.quorum import Controller, Quorum
-from kafkalog.streaming.store.replicas.voter_changes import finish_change, others_of
-from kafkalog.streaming.store.stale_entries import drop_entries_of_missing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from kafkalog.checkpoints.commit_state import CommitState, PartitionState
-    from kafkalog.checkpoints.replica_state import ReplicaState
+    from kafkalog.checkpoints.commit_state import CommitState, PartitionState, ReplicaState
     from kafkalog.checkpoints.voters import Voters
     from kafkalog.streaming.log.log_dir import PartitionDirectory
     from kafkalog.streaming.store.log_set import Condition

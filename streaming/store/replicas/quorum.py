@@ -34,10 +34,11 @@ from kafkalog.checkpoints.commit_state import (
     PREPARED_FILE,
     STATE_FILE,
     CommitStamp,
+    is_majority,
     load_stamp,
+    majority_of,
 )
 from kafkalog.checkpoints.intent import Intent, load_intent
-from kafkalog.checkpoints.replica_state import is_majority, majority_of
 from kafkalog.checkpoints.state_file import state_bytes
 from kafkalog.checkpoints.voters import fault_of
 from kafkalog.errors import (

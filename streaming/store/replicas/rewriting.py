@@ -23,15 +23,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kafkalog.checkpoints.broker import RECOVERY_POINT, write_offset_checkpoint
-from kafkalog.checkpoints.replica_state import Rewritten
+from kafkalog.checkpoints.commit_state import Rewritten
 from kafkalog.errors import KafkaLogError, LogDirectoryError
 from kafkalog.files.deferred_signals import check_interrupt
 from kafkalog.files.regular import create_exclusive, fsync_directory, open_regular, sync
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.log.files import CLEANED, LOG, file_name
-from kafkalog.streaming.log.log_dir import partitions_by_node
 from kafkalog.streaming.log.segments import CLEANED_KINDS, list_base_offsets
 from kafkalog.streaming.log.swap import finish_swap, replace_segments
+from kafkalog.streaming.store.log_dirs import partitions_by_node
 from kafkalog.streaming.store.replicas.copying import (
     LeaderUnreadableError,
     copy_bytes,
@@ -44,8 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
-    from kafkalog.checkpoints.commit_state import CommitState, TopicState
-    from kafkalog.checkpoints.replica_state import ReplicaState
+    from kafkalog.checkpoints.commit_state import CommitState, ReplicaState, TopicState
     from kafkalog.streaming.log.log_dir import PartitionDirectory
     from kafkalog.streaming.store.replicas.quorum import Quorum
 

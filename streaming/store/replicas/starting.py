@@ -11,9 +11,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kafkalog.checkpoints.commit_state import PREPARED_FILE, STATE_FILE, CommitState
+from kafkalog.checkpoints.commit_state import (
+    PREPARED_FILE,
+    STATE_FILE,
+    CommitState,
+    NodeState,
+    ReplicaState,
+)
 from kafkalog.checkpoints.intent import load_intent
-from kafkalog.checkpoints.replica_state import NodeState, ReplicaState
 from kafkalog.checkpoints.state_file import load_state
 from kafkalog.checkpoints.voters import find_voters
 from kafkalog.errors import LogDirectoryError, OptionError
@@ -22,16 +27,16 @@ from kafkalog.files.deferred_signals import shielded_part
 from kafkalog.files.paths import NodePlace
 from kafkalog.files.system import system
 from kafkalog.files.timeouts import at, stalled
-from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.store.file_systems import check_file_system
 from kafkalog.streaming.store.locks import DirectoryLocks, check_no_broker
+from kafkalog.streaming.store.log_dirs import LogDirs
 from kafkalog.streaming.store.open_set import (
     check_given,
     check_no_broker_lived,
     known_set,
 )
 from kafkalog.streaming.store.recovery.partition_states import in_present_format
-from kafkalog.streaming.store.replicas.placement import MOST_BY_DEFAULT
+from kafkalog.streaming.store.replicas.election import MOST_BY_DEFAULT
 from kafkalog.streaming.store.replicas.quorum import Quorum
 
 if TYPE_CHECKING:

@@ -28,11 +28,10 @@ from kafkalog.jobs.inspection.batches import verify_logs
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.admin import backup
 from kafkalog.streaming.admin import backup as backup_module
-from kafkalog.streaming.admin.backup import back_up
-from kafkalog.streaming.admin.folder_copy import FolderCopy
+from kafkalog.streaming.admin.backup import FolderCopy, back_up
 from kafkalog.streaming.log.partition_log import PartitionLog
-from kafkalog.streaming.store.guard import let_brokers_in
 from kafkalog.streaming.store.log_set import LogSet
+from kafkalog.streaming.store.nodes import let_brokers_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

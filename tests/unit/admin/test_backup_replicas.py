@@ -16,8 +16,7 @@ from kafkalog.errors import LogDirectoryError, NotEnoughReplicasError
 from kafkalog.jobs.inspection.batches import verify_logs
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.admin import backup as backup_module
-from kafkalog.streaming.admin.backup import back_up
-from kafkalog.streaming.admin.folder_copy import FolderCopy
+from kafkalog.streaming.admin.backup import FolderCopy, back_up
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,7 +13,7 @@ from kafkalog.checkpoints.broker import META_PROPERTIES
 from kafkalog.errors import LogDirectoryError
 from kafkalog.jobs.cli.app import app
 from kafkalog.jobs.mirroring import Mirror
-from kafkalog.jobs.restore_plan import Until, check_target
+from kafkalog.jobs.pipelines.restore_plan import Until, check_target
 from kafkalog.streaming.admin.topics import create
 from kafkalog.streaming.groups.administration import delete_group
 from kafkalog.streaming.sink.group_writer import GroupWriter

@@ -29,7 +29,7 @@ from kafkalog.streaming.admin.cleaning import clean_partition
 from kafkalog.streaming.admin.compaction import Wanted, compact, plan_compaction
 from kafkalog.streaming.admin.recovery import recover
 from kafkalog.streaming.log.segments import list_base_offsets
-from kafkalog.streaming.store.cleaner_lock import CleanerLock
+from kafkalog.streaming.store.locks import CleanerLock
 from kafkalog.streaming.store.session import Session
 
 if TYPE_CHECKING:

@@ -21,15 +21,14 @@ from kafkalog.errors import (
     UnknownTopicOrPartitionError,
 )
 from kafkalog.model import TopicPartition
-from kafkalog.streaming.admin.copied_bounds import Bounds, set_bounds
 from kafkalog.streaming.admin.recovery import recover
-from kafkalog.streaming.admin.topics import create
+from kafkalog.streaming.admin.topics import Bounds, create, set_bounds
 from kafkalog.streaming.commit.committer import Committer
 from kafkalog.streaming.commit.preserved_offsets import CopiedEnd
-from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.log.partition_log import PartitionLog
 from kafkalog.streaming.log.segments import list_base_offsets
 from kafkalog.streaming.store.ends.tracker import LogEndTracker
+from kafkalog.streaming.store.log_dirs import LogDirs
 
 if TYPE_CHECKING:
     from pathlib import Path

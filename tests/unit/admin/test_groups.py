@@ -17,9 +17,9 @@ from kafkalog.model import TopicPartition
 from kafkalog.streaming.admin.broker.handover import hand_over, take_over
 from kafkalog.streaming.admin.topics import delete
 from kafkalog.streaming.groups.group_commits import GroupCommits
-from kafkalog.streaming.groups.group_record import GroupRecord
 from kafkalog.streaming.groups.member_files import MEMBER_PREFIX, PLAN_PREFIX
 from kafkalog.streaming.groups.planned_commit import Plan, save_plan
+from kafkalog.streaming.groups.rebalance import GroupRecord
 from kafkalog.streaming.sink.group_writer import GroupWriter
 from kafkalog.streaming.store.policy import SetPolicy
 

@@ -24,8 +24,8 @@ from kafkalog.streaming.admin.retention import delete_records
 from kafkalog.streaming.admin.topics import delete
 from kafkalog.streaming.commit import committer
 from kafkalog.streaming.commit.committer import Committer
-from kafkalog.streaming.store.cleaner_lock import CLEANER_PREFIX
-from kafkalog.streaming.store.folders import deletion
+from kafkalog.streaming.store import folder_changes as deletion
+from kafkalog.streaming.store.locks import CLEANER_PREFIX
 from kafkalog.streaming.store.log_set import LogSet, publish_guarded
 from kafkalog.streaming.store.nodes import Node
 from kafkalog.streaming.store.policy import SetPolicy

@@ -31,7 +31,7 @@ from kafkalog.streaming.admin.nodes.replicas import compare_replicas
 from kafkalog.streaming.admin.recovery import recover
 from kafkalog.streaming.admin.retention import delete_records
 from kafkalog.streaming.admin.topics import delete
-from kafkalog.streaming.store.folders import moves as directory_moves
+from kafkalog.streaming.store import folder_changes as directory_moves
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -29,9 +29,9 @@ from kafkalog.jobs.cli.app import app
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.admin.broker.handover import take_over
 from kafkalog.streaming.api import read
-from kafkalog.streaming.coordinator.offset_commits import encode_position, encode_position_key
+from kafkalog.streaming.coordinator.group_metadata import encode_position, encode_position_key
 from kafkalog.streaming.groups.group_commits import GroupCommits
-from kafkalog.streaming.log.index.txn import AbortedTransaction, TxnIndex
+from kafkalog.streaming.log.indexes import AbortedTransaction, TxnIndex
 from kafkalog.streaming.log.partition_log import PartitionLog
 from kafkalog.streaming.records.control import MarkerType, end_transaction_marker
 from kafkalog.streaming.store.policy import SetPolicy

@@ -38,7 +38,7 @@ from kafkalog.streaming.store.replicas import open_nodes as moved_away
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from kafkalog.checkpoints.replica_state import ReplicaState
+    from kafkalog.checkpoints.commit_state import ReplicaState
     from kafkalog.streaming.store.replicas.quorum import Quorum
 
 ROWS = [f"a{n}" for n in range(40)]

@@ -14,7 +14,7 @@ from tests.support.replicated import append, check_in_sync, newest_state, path_o
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.admin.nodes import reassign as module
 from kafkalog.streaming.admin.nodes.reassign import Move, reassign
-from kafkalog.streaming.admin.nodes.replica_upkeep import catch_up_replicas
+from kafkalog.streaming.admin.nodes.replicas import catch_up_replicas
 from kafkalog.streaming.store.replicas import copying, in_sync
 
 TOPIC = {"replication.factor": "2", "segment.bytes": "200"}

@@ -35,15 +35,15 @@ from kafkalog.errors import (
 from kafkalog.files.system import system
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.admin.broker.handover import hand_over, take_over
+from kafkalog.streaming.admin.old_segments import snapshot_at
 from kafkalog.streaming.admin.recovery import recover
 from kafkalog.streaming.admin.retention import delete_records, retain
 from kafkalog.streaming.log.files import SNAPSHOT, file_name
 from kafkalog.streaming.log.partition_log import PartitionLog
-from kafkalog.streaming.log.producer_replay import snapshot_at
 from kafkalog.streaming.log.producer_state import list_snapshots, read_snapshot
 from kafkalog.streaming.log.segments import list_base_offsets
+from kafkalog.streaming.options.read_options import ReadOptions
 from kafkalog.streaming.records.columns import Columns, RecordDecoder
-from kafkalog.streaming.source.read_options import ReadOptions
 from kafkalog.streaming.source.stream_control import StreamControl
 from kafkalog.streaming.store.ends.tracker import LogEndTracker
 

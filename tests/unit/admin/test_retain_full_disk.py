@@ -21,7 +21,7 @@ from kafkalog.streaming.admin.retention import delete_records, retain
 from kafkalog.streaming.admin.topics import delete
 from kafkalog.streaming.log.segments import list_base_offsets
 from kafkalog.streaming.records.columns import Columns, RecordDecoder
-from kafkalog.streaming.store import log_starts
+from kafkalog.streaming.store import broker_files as log_starts
 from kafkalog.streaming.store.ends.tracker import LogEndTracker
 
 if TYPE_CHECKING:

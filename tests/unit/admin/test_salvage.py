@@ -36,9 +36,9 @@ from kafkalog.streaming.admin.salvage import KEPT_PREFIX, salvage
 from kafkalog.streaming.api import read
 from kafkalog.streaming.log.partition_log import PartitionLog
 from kafkalog.streaming.log.read.verification import check_segment
-from kafkalog.streaming.log.rewrite import rewrite_segment
 from kafkalog.streaming.log.segment import LogSegment
 from kafkalog.streaming.log.segments import list_base_offsets
+from kafkalog.streaming.log.swap import rewrite_segment
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -40,7 +40,7 @@ from kafkalog.streaming.admin.recovery import recover
 from kafkalog.streaming.admin.retention import retain
 from kafkalog.streaming.admin.salvage import salvage
 from kafkalog.streaming.admin.topics import alter, create, delete
-from kafkalog.streaming.source.read_options import ReadOptions
+from kafkalog.streaming.options.read_options import ReadOptions
 from kafkalog.streaming.source.stream_control import StreamControl
 from kafkalog.streaming.store.ends.tracker import LogEndTracker
 
@@ -376,7 +376,7 @@ def test_a_topic_that_a_broker_has_made_again_under_its_id_is_kept(
         raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), str(folder))
 
     with monkeypatch.context() as patch:
-        patch.setattr("kafkalog.streaming.store.folders.deletion.remove_folder", refuse)
+        patch.setattr("kafkalog.streaming.store.folder_changes.remove_folder", refuse)
         delete([str(log)], "t")
         shutil.copytree(tmp_path / "t-0", log / "t-0")
         assert "t-0" in seen(log)

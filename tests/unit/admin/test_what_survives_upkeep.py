@@ -24,9 +24,10 @@ from kafkalog.checkpoints.broker import (
 )
 from kafkalog.checkpoints.commit_state import STAGED_PREFIX, STATE_FILE, UNFINISHED_FOLDER
 from kafkalog.checkpoints.intent import INTENT_FILE
+from kafkalog.checkpoints.query_checkpoint import QueryCheckpoint
 from kafkalog.checkpoints.topic_ids import save_topic_ids
 from kafkalog.files.regular import create_exclusive, write_all
-from kafkalog.jobs.replay_checkpoint import ReplayCheckpoint
+from kafkalog.jobs.pipelines.replay_checkpoint import ReplayCheckpoint
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.admin.backup import back_up
 from kafkalog.streaming.admin.broker import handover
@@ -35,9 +36,8 @@ from kafkalog.streaming.admin.retention import retain
 from kafkalog.streaming.admin.salvage import KEPT_PREFIX, salvage
 from kafkalog.streaming.admin.topics import create, delete
 from kafkalog.streaming.commit.committer import Committer
-from kafkalog.streaming.commit.query_checkpoint import QueryCheckpoint
-from kafkalog.streaming.joining.member_options import kept_name
-from kafkalog.streaming.store.guard import SALVAGE_NOTE, note_salvage
+from kafkalog.streaming.consumer.query_member import kept_name
+from kafkalog.streaming.store.nodes import SALVAGE_NOTE, note_salvage
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,12 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafkalog.checkpoints.commit_state import CommitState, PartitionState, TopicState
-from kafkalog.checkpoints.replica_state import (
+from kafkalog.checkpoints.commit_state import (
     NO_LEADER,
+    CommitState,
     NodeState,
+    PartitionState,
     ReplicaState,
     Rewritten,
+    TopicState,
     majority_of,
     node_line,
     parse_nodes,

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kafkalog.checkpoints.commit_state import PREPARED_FILE, STATE_FILE, CommitState
+from kafkalog.checkpoints.commit_state import PREPARED_FILE, STATE_FILE, CommitState, NodeState
 from kafkalog.checkpoints.intent import INTENT_FILE, Intent
-from kafkalog.checkpoints.replica_state import NodeState
 from kafkalog.checkpoints.state_file import state_bytes
 from kafkalog.checkpoints.voters import Voters, find_voters
 from kafkalog.errors import LogDirectoryError

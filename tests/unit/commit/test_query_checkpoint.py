@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from kafkalog.checkpoints.query_checkpoint import QueryCheckpoint
 from kafkalog.errors import CheckpointError
-from kafkalog.jobs.checkpoint_folder import reached_of
+from kafkalog.jobs.pipelines.checkpoint_folder import reached_of
 from kafkalog.model import TopicPartition
-from kafkalog.streaming.commit.query_checkpoint import QueryCheckpoint
 
 if TYPE_CHECKING:
     from pathlib import Path

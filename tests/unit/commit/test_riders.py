@@ -13,7 +13,7 @@ from kafkalog.checkpoints.state_file import load_state
 from kafkalog.errors import CommitError
 from kafkalog.streaming.commit.attached_records import AttachedRecords
 from kafkalog.streaming.commit.committer import Committer, Outcome
-from kafkalog.streaming.log.log_dir import LogDirs
+from kafkalog.streaming.store.log_dirs import LogDirs
 from kafkalog.streaming.store.log_set import LogSet
 from kafkalog.streaming.store.policy import TopicPolicy
 

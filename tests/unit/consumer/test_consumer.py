@@ -40,9 +40,8 @@ from kafkalog.streaming.commit.committer import Committer
 from kafkalog.streaming.consumer.fetching import Fetcher
 from kafkalog.streaming.consumer.joined import Joined
 from kafkalog.streaming.groups.group_commits import GroupCommits
-from kafkalog.streaming.groups.group_record import MemberSettings
 from kafkalog.streaming.groups.member_files import MEMBER_PREFIX, MemberFile, MemberFolder
-from kafkalog.streaming.groups.rebalance import Presence
+from kafkalog.streaming.groups.rebalance import MemberSettings, Presence
 from kafkalog.streaming.store.ends.tracker import LogEndTracker
 from kafkalog.streaming.store.policy import SetPolicy
 from kafkalog.streaming.store.session import inspect_state

@@ -14,9 +14,8 @@ from kafkalog.checkpoints.broker import new_topic_id, read_topic_id, write_topic
 from kafkalog.checkpoints.topic_ids import CHANGED_IDS_FILE, note_changed_ids
 from kafkalog.errors import CheckpointError, CommitError, FencedMemberError
 from kafkalog.jobs.inspection.groups import list_groups
-from kafkalog.jobs.inspection.lag import LagMeter
+from kafkalog.jobs.inspection.lag import LagMeter, ReadersNamed
 from kafkalog.jobs.inspection.log_dirs import ends_of
-from kafkalog.jobs.inspection.readers import ReadersNamed
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.admin.topics import delete
 from kafkalog.streaming.api import append, read

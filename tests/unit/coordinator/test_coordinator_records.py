@@ -17,18 +17,16 @@ from tests.support.coordinator_corpus import (
 )
 
 from kafkalog.errors import CorruptRecordError, UnsupportedFormatError
-from kafkalog.streaming.coordinator.records import (
-    decode_assignment,
-    decode_key,
-    decode_subscription,
-    decode_value,
-)
 from kafkalog.streaming.coordinator.schemas import (
     OFFSET_COMMIT_VALUE,
     OFFSETS_RECORD_TYPES,
     TRANSACTION_STATES,
     TRANSACTIONS_RECORD_TYPES,
     RecordType,
+    decode_assignment,
+    decode_key,
+    decode_subscription,
+    decode_value,
 )
 
 if TYPE_CHECKING:

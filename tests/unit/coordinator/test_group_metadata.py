@@ -20,13 +20,13 @@ from kafkalog.streaming.coordinator.group_metadata import (
     encode_subscription,
     listed_partitions,
 )
-from kafkalog.streaming.coordinator.records import (
+from kafkalog.streaming.coordinator.schemas import (
+    OFFSETS_RECORD_TYPES,
     decode_assignment,
     decode_key,
     decode_subscription,
     value_version,
 )
-from kafkalog.streaming.coordinator.schemas import OFFSETS_RECORD_TYPES
 
 # Java has one replacement for a lone surrogate, so that it does not come back
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)

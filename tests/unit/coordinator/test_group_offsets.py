@@ -18,7 +18,7 @@ from tests.support.messages import i16, offset_commit_key, offset_commit_value, 
 
 from kafkalog.errors import CorruptRecordError
 from kafkalog.model import TopicPartition
-from kafkalog.streaming.coordinator.group_positions import (
+from kafkalog.streaming.coordinator.group_replay import (
     UNDECODABLE_MARKER,
     CommittedOffset,
     PositionsReplay,
@@ -31,7 +31,7 @@ from kafkalog.streaming.records.control import MarkerType
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from kafkalog.streaming.coordinator.group_positions import GroupPositions
+    from kafkalog.streaming.coordinator.group_replay import GroupPositions
 
 G, T0, T1 = "g", TopicPartition("t", 0), TopicPartition("t", 1)
 

@@ -12,9 +12,9 @@ from tests.support.messages import offset_commit_key, offset_commit_value
 
 from kafkalog.errors import CorruptRecordError
 from kafkalog.model import TopicPartition
-from kafkalog.streaming.coordinator.group_positions import partition_for_group
 from kafkalog.streaming.coordinator.group_replay import (
     ReplayDecoder,
+    partition_for_group,
     read_group_positions,
     read_groups,
 )

@@ -5,9 +5,13 @@ from tests.support.messages import offset_commit_key, offset_commit_value
 
 from kafkalog.errors import OptionError
 from kafkalog.model import TopicPartition
-from kafkalog.streaming.coordinator.offset_commits import encode_position, encode_position_key
-from kafkalog.streaming.coordinator.records import decode_key, decode_value
-from kafkalog.streaming.coordinator.schemas import OFFSET_COMMIT_VALUE, OFFSETS_RECORD_TYPES
+from kafkalog.streaming.coordinator.group_metadata import encode_position, encode_position_key
+from kafkalog.streaming.coordinator.schemas import (
+    OFFSET_COMMIT_VALUE,
+    OFFSETS_RECORD_TYPES,
+    decode_key,
+    decode_value,
+)
 
 
 def test_a_key_and_a_value_have_the_bytes_of_a_brokers() -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kafkalog.files.copies import copy_range
+from kafkalog.files.regular import copy_range
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -17,7 +17,7 @@ from kafkalog.jobs.archive import app as archive
 from kafkalog.jobs.ingest import app as ingest
 from kafkalog.jobs.mirroring import Mirror
 from kafkalog.jobs.replay import app as replay
-from kafkalog.streaming.source.read_options import ReadOptions
+from kafkalog.streaming.options.read_options import ReadOptions
 from kafkalog.streaming.source.stream_control import StreamControl
 from kafkalog.streaming.spark.writers import make_stream_writer
 

@@ -32,8 +32,7 @@ from kafkalog.files.deferred_signals import (
 )
 from kafkalog.files.open_file import LocalFile
 from kafkalog.files.parallel import for_each
-from kafkalog.files.system import system
-from kafkalog.files.thread_pool import ThreadPool
+from kafkalog.files.system import ThreadPool, system
 from kafkalog.streaming.admin.recovery import recover
 from kafkalog.streaming.store.locks import DirectoryLocks
 

@@ -10,15 +10,14 @@ from tests.support.consuming import consumer, make_shared_topic, positions, tabl
 
 import kafkalog
 from kafkalog.checkpoints.state_file import load_state
-from kafkalog.jobs.inspection.lag import LagMeter
-from kafkalog.jobs.inspection.readers import ReadersNamed
+from kafkalog.jobs.inspection.lag import LagMeter, ReadersNamed
 from kafkalog.model import OFFSETS_TOPIC
 from kafkalog.streaming.admin.compaction import Wanted, compact
 from kafkalog.streaming.api import append
 from kafkalog.streaming.groups.administration import delete_group
 from kafkalog.streaming.groups.group_commits import OFFSETS_POLICY, GroupCommits
 from kafkalog.streaming.groups.group_log import GroupLog
-from kafkalog.streaming.groups.group_record import GroupRecord
+from kafkalog.streaming.groups.rebalance import GroupRecord
 from kafkalog.streaming.store.policy import SetPolicy
 from kafkalog.streaming.store.session import inspect_state
 

@@ -13,7 +13,7 @@ from kafkalog.model import OFFSETS_TOPIC, TopicPartition
 from kafkalog.streaming.commit.attached_records import AttachedRecords
 from kafkalog.streaming.commit.committer import Committer
 from kafkalog.streaming.coordinator.group_metadata import encode_group_key
-from kafkalog.streaming.coordinator.group_positions import partition_for_group
+from kafkalog.streaming.coordinator.group_replay import partition_for_group
 from kafkalog.streaming.groups.group_commits import (
     OFFSETS_POLICY,
     GroupCommits,
@@ -21,8 +21,13 @@ from kafkalog.streaming.groups.group_commits import (
     attached_offsets,
 )
 from kafkalog.streaming.groups.group_log import GroupState
-from kafkalog.streaming.groups.group_record import GroupRecord, Member, MemberSettings
-from kafkalog.streaming.groups.rebalance import Presence, next_record
+from kafkalog.streaming.groups.rebalance import (
+    GroupRecord,
+    Member,
+    MemberSettings,
+    Presence,
+    next_record,
+)
 from kafkalog.streaming.store.identity import BatchIdentity
 from kafkalog.streaming.store.log_set import LogSet
 from kafkalog.streaming.store.policy import SetPolicy, TopicPolicy

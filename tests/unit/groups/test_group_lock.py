@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kafkalog.streaming.groups.group_lock import GroupLock
 from kafkalog.streaming.groups.member_files import GROUP_LOCK_PREFIX, MEMBER_PREFIX
+from kafkalog.streaming.groups.membership import GroupLock
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 TRIES = """
 import sys
 from pathlib import Path
-from kafkalog.streaming.groups.group_lock import GroupLock
+from kafkalog.streaming.groups.membership import GroupLock
 with GroupLock(Path(sys.argv[1]), "g") as lock:
     print(lock.is_held)
 """

@@ -11,7 +11,6 @@ from crc32c import crc32c
 
 from kafkalog.errors import FencedMemberError
 from kafkalog.model import TopicPartition
-from kafkalog.streaming.groups.group_record import MemberSettings
 from kafkalog.streaming.groups.member_files import (
     MEMBER_PREFIX,
     MemberFile,
@@ -20,7 +19,7 @@ from kafkalog.streaming.groups.member_files import (
     remove_member,
     sign_name,
 )
-from kafkalog.streaming.groups.rebalance import Presence
+from kafkalog.streaming.groups.rebalance import MemberSettings, Presence
 
 if TYPE_CHECKING:
     from pathlib import Path

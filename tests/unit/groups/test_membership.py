@@ -15,11 +15,10 @@ from kafkalog.errors import FencedMemberError
 from kafkalog.files.system import system
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.groups.group_commits import GroupCommits, Move
-from kafkalog.streaming.groups.group_lock import GroupLock
-from kafkalog.streaming.groups.group_record import MemberSettings
 from kafkalog.streaming.groups.liveness import LOOK_S
 from kafkalog.streaming.groups.member_files import MEMBER_PREFIX, MemberFile
-from kafkalog.streaming.groups.membership import Membership
+from kafkalog.streaming.groups.membership import GroupLock, Membership
+from kafkalog.streaming.groups.rebalance import MemberSettings
 from kafkalog.streaming.store.policy import SetPolicy
 
 if TYPE_CHECKING:

@@ -13,10 +13,14 @@ from kafkalog.streaming.coordinator.group_metadata import (
     decode_group_metadata,
     encode_group_metadata,
 )
-from kafkalog.streaming.groups.assignors import STRATEGIES, assign
-from kafkalog.streaming.groups.group_record import GroupRecord, Member, MemberSettings
-from kafkalog.streaming.groups.rebalance import Presence, next_record
-from kafkalog.streaming.groups.subscriptions import Subscription
+from kafkalog.streaming.groups.assignors import STRATEGIES, Subscription, assign
+from kafkalog.streaming.groups.rebalance import (
+    GroupRecord,
+    Member,
+    MemberSettings,
+    Presence,
+    next_record,
+)
 
 TOPICS: Final = {"t": 3}
 

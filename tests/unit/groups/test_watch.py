@@ -1,10 +1,9 @@
 from __future__ import annotations
 
 from kafkalog.model import TopicPartition
-from kafkalog.streaming.groups.group_record import GroupRecord, Member, MemberSettings
 from kafkalog.streaming.groups.liveness import Watch
 from kafkalog.streaming.groups.member_files import Sign, sign_name
-from kafkalog.streaming.groups.rebalance import Presence
+from kafkalog.streaming.groups.rebalance import GroupRecord, Member, MemberSettings, Presence
 
 SETTINGS = MemberSettings(frozenset({"t"}), session_timeout_ms=45_000, rebalance_timeout_ms=60_000)
 WISH = Presence(SETTINGS, "range")

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import typer
 
-from kafkalog.jobs.arguments import named_values, pairs
+from kafkalog.jobs.process.arguments import named_values, pairs
 
 
 def test_a_setting_is_cut_at_its_first_equals_sign() -> None:

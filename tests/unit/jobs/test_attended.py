@@ -11,8 +11,8 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from kafkalog.jobs.attended import Ended, attend, attend_pieces
 from kafkalog.jobs.cli.app import app
+from kafkalog.jobs.pipelines.supervised import Ended, attend, attend_pieces
 from kafkalog.model import TopicPartition
 
 if TYPE_CHECKING:

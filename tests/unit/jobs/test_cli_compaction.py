@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 import kafkalog
 from kafkalog.jobs.cli.app import app
 from kafkalog.model import TopicPartition
-from kafkalog.streaming.store.cleaner_lock import CleanerLock
+from kafkalog.streaming.store.locks import CleanerLock
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from kafkalog.checkpoints.commit_state import BatchChecksum
 from kafkalog.errors import CheckpointError, TargetMismatchError
-from kafkalog.jobs.continuation import (
+from kafkalog.jobs.pipelines.continuation import (
     HeldTopic,
     PlannedBatch,
     TargetState,

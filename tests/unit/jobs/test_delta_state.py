@@ -7,9 +7,8 @@ import json
 import pytest
 
 from kafkalog.errors import CheckpointError
-from kafkalog.jobs.continuation import HeldTopic, TargetState
-from kafkalog.jobs.delta_state import History, held_in
-from kafkalog.jobs.delta_tables import TableCommit
+from kafkalog.jobs.pipelines.continuation import HeldTopic, TargetState
+from kafkalog.jobs.pipelines.delta_tables import History, TableCommit, held_in
 
 
 def state(end: int) -> TargetState:

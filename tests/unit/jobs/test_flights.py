@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kafkalog.jobs.demo.flights import FLIGHTS, SCHEMA, write_flights
+from kafkalog.jobs.demo.queries import FLIGHTS, SCHEMA, write_flights
 
 if TYPE_CHECKING:
     from pathlib import Path

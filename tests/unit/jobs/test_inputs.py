@@ -9,7 +9,7 @@ import pytest
 import typer
 
 from kafkalog.errors import KafkaLogError
-from kafkalog.jobs.inputs import Input
+from kafkalog.jobs.pipelines.inputs import Input
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kafkalog.files.system import system
-from kafkalog.jobs.interrupts import cancel_jobs_on_interrupt, uninterrupted
+from kafkalog.jobs.process.signals import cancel_jobs_on_interrupt, uninterrupted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kafkalog.jobs.jars import (
+from kafkalog.jobs.process.jars import (
     Coordinate,
     JarError,
     JarSet,

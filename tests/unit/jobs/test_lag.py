@@ -25,18 +25,17 @@ from typer.testing import CliRunner
 import kafkalog
 from kafkalog.files.system import system
 from kafkalog.jobs.cli.app import app
-from kafkalog.jobs.inspection import readers as group_readers
-from kafkalog.jobs.inspection.lag import LagMeter
-from kafkalog.jobs.inspection.readers import ReadersNamed
+from kafkalog.jobs.inspection import lag as group_readers
+from kafkalog.jobs.inspection.lag import LagMeter, ReadersNamed
 from kafkalog.jobs.inspection.units import shown_duration
-from kafkalog.jobs.replay_checkpoint import ReplayCheckpoint
+from kafkalog.jobs.pipelines.replay_checkpoint import ReplayCheckpoint
 from kafkalog.model import OFFSETS_TOPIC, TopicPartition
 from kafkalog.streaming.coordinator.group_replay import read_group_positions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from kafkalog.streaming.coordinator.group_positions import ReplayRecord
+    from kafkalog.streaming.coordinator.group_replay import ReplayRecord
     from kafkalog.streaming.log.partition_log import PartitionLog
 
 STAMP = 1_700_000_000_000

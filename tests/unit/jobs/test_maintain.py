@@ -19,19 +19,18 @@ from kafkalog.errors import (
 )
 from kafkalog.files.system import system
 from kafkalog.jobs import maintain
-from kafkalog.jobs.maintain import Maintenance, Scope
-from kafkalog.jobs.spark_cleaning import clean
+from kafkalog.jobs.maintain import Maintenance, Scope, clean
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.admin.broker.handover import hand_over
 from kafkalog.streaming.admin.compaction import plan_compaction
 from kafkalog.streaming.log.segments import list_base_offsets
-from kafkalog.streaming.store.cleaner_lock import CleanerLock
+from kafkalog.streaming.store.locks import CleanerLock
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from kafkalog.jobs.spark_cleaning import Cleaned
+    from kafkalog.jobs.maintain import Cleaned
     from kafkalog.streaming.admin.cleaning import CleaningTask
 
 DAY_MS = 86_400_000

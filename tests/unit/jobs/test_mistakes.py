@@ -15,7 +15,7 @@ import pytest
 
 import kafkalog
 from kafkalog.jobs.cli.app import app
-from kafkalog.jobs.running import run
+from kafkalog.jobs.process.running import run
 
 PAGE = Path(__file__).parents[3] / "docs" / "mistakes.md"
 

@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 
 import kafkalog
 from kafkalog.jobs.cli.app import app
-from kafkalog.jobs.running import run
+from kafkalog.jobs.process.running import run
 
 if TYPE_CHECKING:
     from pathlib import Path

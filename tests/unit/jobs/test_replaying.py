@@ -24,9 +24,9 @@ from kafkalog.errors import (
     UnknownTopicOrPartitionError,
 )
 from kafkalog.files.system import system
-from kafkalog.jobs.replay_checkpoint import FILE, Piece, ReplayCheckpoint
-from kafkalog.jobs.replaying import Replay, parse_speed
-from kafkalog.jobs.restore_plan import Until
+from kafkalog.jobs.pipelines.replay_checkpoint import FILE, Piece, ReplayCheckpoint
+from kafkalog.jobs.pipelines.replaying import Replay, parse_speed
+from kafkalog.jobs.pipelines.restore_plan import Until
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.admin.retention import delete_records
 from kafkalog.streaming.admin.topics import delete

@@ -16,11 +16,12 @@ from kafkalog.jobs.report.charts import (
     Growth,
     count_ticks,
     per_span,
+    shown,
     shown_span,
     size_ticks,
+    tag,
     time_ticks,
 )
-from kafkalog.jobs.report.markup import shown, tag
 from kafkalog.model import TopicPartition
 
 STAMP = 1_700_000_000_000

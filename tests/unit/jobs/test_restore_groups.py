@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.support.consuming import make_shared_topic, positions, recreate_topic
 
-from kafkalog.jobs import restore_groups
-from kafkalog.jobs.restore_plan import Bounds
+from kafkalog.jobs import restoring as restore_groups
+from kafkalog.jobs.pipelines.restore_plan import Bounds
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.sink.group_writer import GroupWriter
 

@@ -11,12 +11,18 @@ from tests.support.sinking import Writer, rows
 
 from kafkalog.checkpoints.commit_state import BatchChecksum
 from kafkalog.errors import LogDirectoryError, OptionError
-from kafkalog.jobs.continuation import HeldTopic
-from kafkalog.jobs.restore_plan import NO_END, Progress, Seen, TopicPlan, Until, check_target
-from kafkalog.jobs.topic_facts import FactsOfLogs, TopicFacts, read_facts, to_properties
+from kafkalog.jobs.pipelines.continuation import HeldTopic
+from kafkalog.jobs.pipelines.restore_plan import (
+    NO_END,
+    Progress,
+    Seen,
+    TopicPlan,
+    Until,
+    check_target,
+)
+from kafkalog.jobs.pipelines.topic_facts import FactsOfLogs, TopicFacts, read_facts, to_properties
 from kafkalog.model import TopicPartition
-from kafkalog.streaming.admin.copied_bounds import Bounds
-from kafkalog.streaming.admin.topics import create, delete
+from kafkalog.streaming.admin.topics import Bounds, create, delete
 
 if TYPE_CHECKING:
     from pathlib import Path

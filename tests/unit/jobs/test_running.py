@@ -10,9 +10,9 @@ import pytest
 
 from kafkalog.errors import LogDirectoryError, OptionError
 from kafkalog.files.paths import split_paths
-from kafkalog.jobs.jars import JarError
-from kafkalog.jobs.running import sentence_in
-from kafkalog.jobs.targets import check_folders, check_folders_of_spark
+from kafkalog.jobs.process.jars import JarError
+from kafkalog.jobs.process.output_paths import check_folders, check_folders_of_spark
+from kafkalog.jobs.process.running import sentence_in
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -193,7 +193,8 @@ def test_a_node_that_is_away_and_a_comma_in_a_name_are_no_hindrance(
 
 def test_a_warning_of_a_script_begins_with_its_level() -> None:
     script = (
-        "import logging, typer; from kafkalog.jobs.running import run; app = typer.Typer()\n"
+        "import logging, typer; from kafkalog.jobs.process.running import run\n"
+        "app = typer.Typer()\n"
         "@app.command()\n"
         "def main(): logging.getLogger('kafkalog.sink').warning('look')\n"
         "run(app)"

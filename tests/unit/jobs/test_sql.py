@@ -23,8 +23,7 @@ from typer.testing import CliRunner
 import kafkalog
 from kafkalog.errors import CorruptRecordError
 from kafkalog.jobs.cli.app import app
-from kafkalog.jobs.sql.prompt import SqlPrompt, history_file
-from kafkalog.jobs.sql.session import SqlError, SqlSession
+from kafkalog.jobs.sql.session import SqlError, SqlPrompt, SqlSession, history_file
 from kafkalog.jobs.sql.tables import hull_of, offset_value
 
 if TYPE_CHECKING:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from tests.support.joining import Queries, Query
 
-    from kafkalog.streaming.coordinator.group_positions import ReplayRecord
+    from kafkalog.streaming.coordinator.group_replay import ReplayRecord
     from kafkalog.streaming.log.partition_log import PartitionLog
 
 ALL = list(range(40))

@@ -11,7 +11,8 @@ from kafkalog.checkpoints.broker import HIGH_WATERMARK
 from kafkalog.errors import LogDirectoryError
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.log import log_dir
-from kafkalog.streaming.log.log_dir import LogDirs, PartitionDirectory, choose_directory
+from kafkalog.streaming.log.log_dir import PartitionDirectory
+from kafkalog.streaming.store.log_dirs import LogDirs, choose_directory
 
 if TYPE_CHECKING:
     from pathlib import Path

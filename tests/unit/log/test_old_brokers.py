@@ -12,9 +12,9 @@ from tests.support.archives import unpack
 from kafkalog.checkpoints.broker import HIGH_WATERMARK, LOG_START_OFFSET
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.coordinator.group_replay import read_group_positions
-from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.log.partition_log import PartitionLog
 from kafkalog.streaming.records.columns import ALL_COLUMNS, Columns, RecordDecoder
+from kafkalog.streaming.store.log_dirs import LogDirs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.support.corpus import CASES, UnpackedCase
 
+from kafkalog.streaming.admin.old_segments import snapshot_at
 from kafkalog.streaming.log.files import SNAPSHOT, file_name
-from kafkalog.streaming.log.log_dir import LogDirs
-from kafkalog.streaming.log.producer_replay import snapshot_at
 from kafkalog.streaming.log.producer_state import list_snapshots, read_snapshot
 from kafkalog.streaming.log.segments import list_base_offsets
+from kafkalog.streaming.store.log_dirs import LogDirs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

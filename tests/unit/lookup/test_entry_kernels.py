@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kafkalog.streaming.lookup import entry_kernels as kernels
+from kafkalog.streaming.lookup import memtable_kernels as kernels
 from kafkalog.streaming.records.jit.kernel import as_python
 
 NUMBERS = [number >> 5 << number % 32 & 0xFFFFFFFF for number in range(32 * 32)]

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kafkalog.streaming.lookup import memtable
 from kafkalog.streaming.lookup import memtable_kernels as kernels
-from kafkalog.streaming.lookup.entry_kernels import BROKEN
-from kafkalog.streaming.lookup.memtable import MAX_SEQUENCE, Entries, MemTable
+from kafkalog.streaming.lookup import ordered_rows as memtable
+from kafkalog.streaming.lookup.memtable_kernels import BROKEN
+from kafkalog.streaming.lookup.ordered_rows import MAX_SEQUENCE, Entries, MemTable
 from kafkalog.streaming.lookup.wanted_keys import KeySpan
 from kafkalog.streaming.records.jit.kernel import as_python
 

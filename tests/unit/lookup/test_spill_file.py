@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from kafkalog.errors import SpillError
-from kafkalog.streaming.lookup import spill_file
-from kafkalog.streaming.lookup.spill_file import SpillFile
+from kafkalog.streaming.lookup import seen_keys as spill_file
+from kafkalog.streaming.lookup.seen_keys import SpillFile
 
 
 @pytest.fixture(autouse=True)
@@ -127,7 +127,7 @@ def test_a_file_that_somebody_has_cut_is_an_error() -> None:
 
 def test_a_process_that_is_killed_leaves_no_file(folder: Path) -> None:
     code = (
-        "import os, numpy; from kafkalog.streaming.lookup.spill_file import SpillFile; "
+        "import os, numpy; from kafkalog.streaming.lookup.seen_keys import SpillFile; "
         "file = SpillFile(); file.append(numpy.ones(1 << 20, numpy.uint8)); os.kill(os.getpid(), 9)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == -9

@@ -10,9 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kafkalog.errors import SpillError
-from kafkalog.streaming.lookup import spilled_keys
-from kafkalog.streaming.lookup.seen_keys import SeenKeys, share_of
-from kafkalog.streaming.lookup.spilled_keys import SpilledKeys
+from kafkalog.streaming.lookup import seen_keys as spilled_keys
+from kafkalog.streaming.lookup.seen_keys import SeenKeys, SpilledKeys, share_of
 from kafkalog.streaming.records.row_buffers import FoundRecords
 
 if TYPE_CHECKING:

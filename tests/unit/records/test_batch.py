@@ -11,7 +11,8 @@ import pytest
 from tests.support.record_batches import Row, array, batch_of, encode, joined, patched, table_of
 
 from kafkalog.errors import CorruptRecordError, UnsupportedFormatError
-from kafkalog.streaming.records import batch_layout, crc_library
+from kafkalog.streaming.records import batch_layout
+from kafkalog.streaming.records import crc_kernels as crc_library
 from kafkalog.streaming.records.batch import BatchTable, invalid_checksums, scan_batches
 from kafkalog.streaming.records.jit.inline import INTERPRETED
 

@@ -15,22 +15,17 @@ import zstandard
 from tests.support.counted_work import calls_of
 
 from kafkalog.errors import CorruptRecordError, DecompressedTooLargeError
-from kafkalog.streaming.records.batch_groups import GROUP_BYTES, BatchGroups
-from kafkalog.streaming.records.compression import (
-    Codec,
-    compress,
-    decompress,
-    lz4_library,
-    zlib_library,
-    zstd_library,
-)
+from kafkalog.streaming.records.columns import GROUP_BYTES, BatchGroups
+from kafkalog.streaming.records.compression import Codec, compress, decompress
+from kafkalog.streaming.records.compression import gzip_kernels as zlib_library
+from kafkalog.streaming.records.compression import lz4_kernels as lz4_library
+from kafkalog.streaming.records.compression import zstd_kernels as zstd_library
 from kafkalog.streaming.records.compression.by_kernel import KernelDecompressor
-from kafkalog.streaming.records.compression.copy_kernels import SLACK
 from kafkalog.streaming.records.compression.exported import Context, export, library_of
-from kafkalog.streaming.records.compression.gzip_member_kernels import decompress_gzip_by_library
-from kafkalog.streaming.records.compression.lz4_frame_kernels import decompress_frames_by_library
-from kafkalog.streaming.records.compression.snappy_kernels import decompress_snappy
-from kafkalog.streaming.records.compression.zstd_frame_kernels import decompress_zstd_by_library
+from kafkalog.streaming.records.compression.gzip_kernels import decompress_gzip_by_library
+from kafkalog.streaming.records.compression.lz4_kernels import decompress_frames_by_library
+from kafkalog.streaming.records.compression.snappy_kernels import SLACK, decompress_snappy
+from kafkalog.streaming.records.compression.zstd_kernels import decompress_zstd_by_library
 from kafkalog.streaming.records.jit.inline import INTERPRETED
 from kafkalog.streaming.records.jit.kernel import as_python
 

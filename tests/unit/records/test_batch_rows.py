@@ -13,9 +13,9 @@ from tests.support.record_batches import batch_of, patched, record_of
 
 from kafkalog.errors import CorruptRecordError
 from kafkalog.model import MAX_OFFSET
-from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.log.partition_log import PartitionLog
 from kafkalog.streaming.records.batch_rows import BATCH_ROW_SCHEMA, BatchDescriber
+from kafkalog.streaming.store.log_dirs import LogDirs
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -20,10 +20,13 @@ from tests.support.record_batches import (
 
 from kafkalog.errors import CorruptRecordError, RecordTooLargeError, RowError
 from kafkalog.model import TimestampType
-from kafkalog.streaming.records.builder import BatchBuilder, EncodedBatch
+from kafkalog.streaming.records.builder import (
+    BatchBuilder,
+    EncodedBatch,
+    RecordColumns,
+    assign_offsets,
+)
 from kafkalog.streaming.records.compression import Codec
-from kafkalog.streaming.records.offsets import assign_offsets
-from kafkalog.streaming.records.record_columns import RecordColumns
 from kafkalog.streaming.records.row_buffers import HEADERS_TYPE
 
 _NOISE = np.random.default_rng(3).bytes(100_000)

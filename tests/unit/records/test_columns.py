@@ -30,9 +30,9 @@ from kafkalog.errors import (
     UnsupportedCodecError,
 )
 from kafkalog.model import TimestampType
+from kafkalog.streaming.records.builder import assign_offsets
 from kafkalog.streaming.records.columns import ALL_COLUMNS, Columns, RecordDecoder
 from kafkalog.streaming.records.compression import Codec
-from kafkalog.streaming.records.offsets import assign_offsets
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,9 +7,8 @@ from tests.support.record_batches import Record, Row, array, decode, encode, joi
 
 from kafkalog.streaming.records.batch import BatchTable, invalid_checksums
 from kafkalog.streaming.records.batch_layout import HEADER_SIZE
-from kafkalog.streaming.records.builder import EncodedBatch
+from kafkalog.streaming.records.builder import EncodedBatch, assign_offsets
 from kafkalog.streaming.records.compression import Codec, compress, decompress
-from kafkalog.streaming.records.offsets import assign_offsets
 
 # Two records from offset 5 on: (1000 ms, "k", "v") and (998 ms, null, null).
 _GOLDEN = {

@@ -24,12 +24,12 @@ from tests.support.message_sets import (
 
 from kafkalog.errors import CorruptRecordError, TimestampOutOfRangeError
 from kafkalog.streaming.records.batch import BatchTable, scan_batches
+from kafkalog.streaming.records.builder import assign_offsets
 from kafkalog.streaming.records.columns import RecordDecoder
 from kafkalog.streaming.records.compression import Codec
 from kafkalog.streaming.records.jit.inline import INTERPRETED
 from kafkalog.streaming.records.message_sets.builder import wrap_messages
 from kafkalog.streaming.records.message_sets.reader import MessageSetReader
-from kafkalog.streaming.records.offsets import assign_offsets
 
 EXAMPLES = int(os.environ.get("KAFKALOG_FUZZ_EXAMPLES", "40" if INTERPRETED else "200"))
 LIMIT = 1 << 20

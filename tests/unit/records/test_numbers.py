@@ -8,7 +8,7 @@ import pytest
 from tests.support.record_batches import Row, batch_of, decode, encode, record_of, varint
 
 from kafkalog.errors import CorruptRecordError
-from kafkalog.streaming.records.murmur2 import murmur2
+from kafkalog.streaming.records.murmur2_kernels import murmur2
 from kafkalog.texts import decode_as_java
 
 _INTS = sorted(

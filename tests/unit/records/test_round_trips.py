@@ -26,9 +26,8 @@ from tests.support.record_batches import (
 )
 
 from kafkalog.streaming.records.batch import invalid_checksums
-from kafkalog.streaming.records.builder import BatchBuilder
+from kafkalog.streaming.records.builder import BatchBuilder, assign_offsets
 from kafkalog.streaming.records.compression import Codec
-from kafkalog.streaming.records.offsets import assign_offsets
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

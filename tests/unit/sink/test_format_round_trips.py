@@ -21,13 +21,13 @@ from kafkalog.model import NO_TIMESTAMP, TimestampType
 from kafkalog.streaming.commit.staging.formats import BatchFormat
 from kafkalog.streaming.options.topic_settings import LogConfig
 from kafkalog.streaming.records.batch import invalid_checksums
+from kafkalog.streaming.records.builder import assign_offsets
 from kafkalog.streaming.records.compression import Codec
-from kafkalog.streaming.records.offsets import assign_offsets
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from kafkalog.streaming.records.open_batch import EncodedBatch
+    from kafkalog.streaming.records.builder import EncodedBatch
 
 OLD_CODECS: Final = ("none", "gzip", "snappy", "lz4")
 MATRIX: Final = (*product(("v0", "v1", "v2"), OLD_CODECS), ("v2", "zstd"))

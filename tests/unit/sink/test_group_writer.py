@@ -9,19 +9,19 @@ from tests.support.sinking import Writer, rows, values_of
 from kafkalog.errors import KafkaLogError, LogDirectoryError
 from kafkalog.files.system import system
 from kafkalog.model import TopicPartition
-from kafkalog.streaming.coordinator.group_positions import partition_for_group
+from kafkalog.streaming.coordinator.group_replay import partition_for_group
 from kafkalog.streaming.groups.position_topics import last_batch_of
 from kafkalog.streaming.log.history import find_last_batch
-from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.log.partition_log import PartitionLog
 from kafkalog.streaming.sink.group_writer import GroupWriter
 from kafkalog.streaming.source.start import read_commits, read_positions
 from kafkalog.streaming.spark.datasource import KafkaLogDataSource
+from kafkalog.streaming.store.log_dirs import LogDirs
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from kafkalog.streaming.spark.stream_reader import LogStreamReader
+    from kafkalog.streaming.spark.readers import LogStreamReader
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 

@@ -6,8 +6,12 @@ import numpy as np
 import pytest
 
 from kafkalog.streaming.records.arrow_buffers import ABSENT
-from kafkalog.streaming.sink.partition_kernels import group_rows, place_by_hash
-from kafkalog.streaming.sink.partitioner import KeyHashes, groups_of
+from kafkalog.streaming.sink.partition_kernels import (
+    KeyHashes,
+    group_rows,
+    groups_of,
+    place_by_hash,
+)
 
 ROWS = np.array([4, 1, 3, 0, 6], np.int64)
 CODES = np.array([2, 0, 9, 2, 0, 9, 5], np.int32)

@@ -19,7 +19,7 @@ from kafkalog.errors import (
 from kafkalog.streaming.records.batch import scan_batches
 from kafkalog.streaming.sink import task_writer
 from kafkalog.streaming.sink.task_writer import TaskWriter
-from kafkalog.streaming.sink.write_plan import WritePlan
+from kafkalog.streaming.sink.write_options import WritePlan
 from kafkalog.streaming.store.identity import BatchIdentity
 
 if TYPE_CHECKING:

@@ -24,8 +24,7 @@ from kafkalog.checkpoints.broker import HIGH_WATERMARK, write_offset_checkpoint
 from kafkalog.checkpoints.commit_state import STATE_FILE
 from kafkalog.errors import DataLossError, FencedMemberError, TargetMismatchError
 from kafkalog.files.system import system
-from kafkalog.jobs.inspection.lag import LagMeter
-from kafkalog.jobs.inspection.readers import ReadersNamed
+from kafkalog.jobs.inspection.lag import LagMeter, ReadersNamed
 from kafkalog.jobs.mirroring import Mirror
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.admin.broker.handover import take_over
@@ -34,7 +33,7 @@ from kafkalog.streaming.admin.recovery import recover
 from kafkalog.streaming.admin.salvage import salvage
 from kafkalog.streaming.api import append, read, tail
 from kafkalog.streaming.log.segment import LogSegment
-from kafkalog.streaming.source.read_options import ReadOptions
+from kafkalog.streaming.options.read_options import ReadOptions
 from kafkalog.streaming.source.stream_control import StreamControl
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from tests.support.logs import Row, append_batch, batch_bytes, write_checkpoint,
 from kafkalog.errors import DataLossError
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.log.partition_log import PartitionLog
-from kafkalog.streaming.source.read_options import ReadOptions
+from kafkalog.streaming.options.read_options import ReadOptions
 from kafkalog.streaming.source.stream_control import StreamControl
 
 if TYPE_CHECKING:

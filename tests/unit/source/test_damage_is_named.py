@@ -18,9 +18,9 @@ from tests.support.reading import read_batch
 from tests.support.record_batches import batch_of, record_of, varint
 
 from kafkalog.errors import CorruptRecordError
+from kafkalog.streaming.options.read_options import ReadOptions
 from kafkalog.streaming.records.compression import Codec, compress
 from kafkalog.streaming.source.batch_plan import plan_batch
-from kafkalog.streaming.source.read_options import ReadOptions
 from kafkalog.streaming.source.reading import read_split
 
 if TYPE_CHECKING:

@@ -22,10 +22,10 @@ from kafkalog.errors import (
     KafkaLogError,
     LogDirectoryError,
 )
-from kafkalog.files.opening import open_file
+from kafkalog.files.open_file import open_file
+from kafkalog.streaming.options.read_options import ReadOptions
 from kafkalog.streaming.records.compression import Codec, compress
 from kafkalog.streaming.source.batch_plan import plan_batch
-from kafkalog.streaming.source.read_options import ReadOptions
 from kafkalog.streaming.source.reading import read_split
 from kafkalog.streaming.source.schema import RowSchema, source_schema
 

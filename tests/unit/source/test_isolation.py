@@ -11,9 +11,9 @@ from tests.support.transactions import ABORT, COMMIT, BrokerLog, marker, produce
 from kafkalog.checkpoints.broker import HIGH_WATERMARK
 from kafkalog.errors import DataLossError
 from kafkalog.model import TopicPartition
+from kafkalog.streaming.options.read_options import ReadOptions
 from kafkalog.streaming.source.batch_plan import plan_batch
 from kafkalog.streaming.source.end_offsets import EndOffsets
-from kafkalog.streaming.source.read_options import ReadOptions
 from kafkalog.streaming.source.reading import read_split
 from kafkalog.streaming.source.schema import RowSchema, source_schema
 from kafkalog.streaming.source.stream_control import StreamControl

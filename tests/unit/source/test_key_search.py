@@ -21,8 +21,8 @@ from tests.support.transactions import marker, producer_batch
 import kafkalog
 from kafkalog.errors import CorruptRecordError
 from kafkalog.files.system import system
-from kafkalog.streaming.lookup import key_search
-from kafkalog.streaming.lookup import key_search as key_hashes
+from kafkalog.streaming.lookup import lookup as key_hashes
+from kafkalog.streaming.lookup import lookup as key_search
 from kafkalog.streaming.lookup.block_cache import block_cache
 
 KEYS = ("a", "b", "c", "d")

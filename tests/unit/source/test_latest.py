@@ -36,14 +36,15 @@ from tests.support.reading import read_batch
 
 import kafkalog
 from kafkalog.errors import CorruptRecordError, DataLossError, OptionError, SpillError
-from kafkalog.streaming.lookup import latest, newest_rows
+from kafkalog.streaming.lookup import latest
+from kafkalog.streaming.lookup import latest as newest_rows
 from kafkalog.streaming.lookup.latest import plan_latest, read_latest
-from kafkalog.streaming.lookup.spilled_keys import SpilledKeys
-from kafkalog.streaming.source.read_options import ReadOptions
+from kafkalog.streaming.lookup.seen_keys import SpilledKeys
+from kafkalog.streaming.options.read_options import ReadOptions
 from kafkalog.streaming.source.schema import RowSchema, source_schema
 from kafkalog.streaming.source.stream_control import StreamControl
-from kafkalog.streaming.spark.batch_readers import LatestPushdownReader
 from kafkalog.streaming.spark.datasource import KafkaLogDataSource
+from kafkalog.streaming.spark.readers import LatestPushdownReader
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

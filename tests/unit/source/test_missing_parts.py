@@ -13,8 +13,8 @@ import kafkalog
 from kafkalog.checkpoints.broker import PARTITION_METADATA, write_topic_id
 from kafkalog.checkpoints.commit_state import STATE_FILE
 from kafkalog.errors import DataLossError, UnknownTopicOrPartitionError
+from kafkalog.streaming.options.read_options import ReadOptions
 from kafkalog.streaming.source.batch_plan import plan_batch
-from kafkalog.streaming.source.read_options import ReadOptions
 from kafkalog.streaming.source.stream_control import StreamControl
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from kafkalog.streaming.source.pacing import IdlePacer
+from kafkalog.streaming.source.admission import IdlePacer
 
 
 class Hours:

@@ -37,12 +37,12 @@ from tests.support.row_filters import passes
 
 from kafkalog.errors import OptionError
 from kafkalog.files.system import system
+from kafkalog.streaming.options.read_options import ReadOptions
 from kafkalog.streaming.records.batch import scan_batches
-from kafkalog.streaming.source.read_options import ReadOptions
 from kafkalog.streaming.source.reading import _decoder
 from kafkalog.streaming.source.schema import RowSchema, source_schema
-from kafkalog.streaming.spark.batch_readers import LogBatchReader, PushdownReader
 from kafkalog.streaming.spark.datasource import KafkaLogDataSource
+from kafkalog.streaming.spark.readers import LogBatchReader, PushdownReader
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -17,8 +17,8 @@ from tests.support.streams import Log
 
 from kafkalog.checkpoints.broker import LOG_START_OFFSET
 from kafkalog.errors import DataLossError, OptionError
+from kafkalog.streaming.options.read_options import ReadOptions
 from kafkalog.streaming.source.batch_plan import plan_batch
-from kafkalog.streaming.source.read_options import ReadOptions
 
 if TYPE_CHECKING:
     from pathlib import Path

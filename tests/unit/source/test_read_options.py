@@ -5,7 +5,7 @@ import pickle
 import pytest
 
 from kafkalog.errors import OptionError
-from kafkalog.streaming.source.read_options import ReadOptions
+from kafkalog.streaming.options.read_options import ReadOptions
 
 
 def parsed(given: dict[str, str]) -> ReadOptions:

@@ -11,10 +11,10 @@ from tests.support.message_sets import message
 
 from kafkalog.errors import CorruptRecordError, DataLossError, TimestampOutOfRangeError
 from kafkalog.model import MAX_OFFSET, OffsetRange, TopicPartition
+from kafkalog.streaming.options.read_options import ReadOptions
 from kafkalog.streaming.source.end_offsets import EndOffsets
 from kafkalog.streaming.source.loss import LossPolicy
 from kafkalog.streaming.source.planner import LogSplit, plan_splits
-from kafkalog.streaming.source.read_options import ReadOptions
 from kafkalog.streaming.source.reading import read_split
 from kafkalog.streaming.source.schema import RowSchema, source_schema
 

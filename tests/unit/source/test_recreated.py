@@ -11,7 +11,7 @@ from kafkalog.checkpoints.broker import new_topic_id, write_topic_id
 from kafkalog.errors import DataLossError
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.admin.broker.handover import hand_over
-from kafkalog.streaming.source.read_options import ReadOptions
+from kafkalog.streaming.options.read_options import ReadOptions
 from kafkalog.streaming.source.reading import read_split
 from kafkalog.streaming.source.schema import RowSchema, source_schema
 from kafkalog.streaming.source.stream_control import StreamControl

@@ -9,7 +9,7 @@ from tests.support.replicated import append, away, path_of, values
 
 import kafkalog
 from kafkalog.errors import LogDirectoryError
-from kafkalog.streaming.source.read_options import ReadOptions
+from kafkalog.streaming.options.read_options import ReadOptions
 from kafkalog.streaming.source.stream_control import StreamControl
 
 if TYPE_CHECKING:

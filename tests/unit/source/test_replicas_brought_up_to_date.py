@@ -12,9 +12,9 @@ import kafkalog
 from kafkalog.checkpoints.broker import read_topic_id, write_topic_id
 from kafkalog.errors import LogDirectoryError
 from kafkalog.streaming.admin.compaction import Wanted, compact
-from kafkalog.streaming.log import log_dir
-from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.log.partition_log import PartitionLog
+from kafkalog.streaming.store import log_dirs
+from kafkalog.streaming.store.log_dirs import LogDirs
 from kafkalog.streaming.store.replicas import copying
 from kafkalog.streaming.store.replicas import in_sync as catching_up
 from kafkalog.streaming.store.replicas.copying import Copying
@@ -93,7 +93,7 @@ def test_a_replica_that_is_brought_up_to_date_hides_nothing_from_who_was_sent_th
 def test_nobody_is_sent_to_a_replica_that_has_left_since_the_states_were_read(
     nodes: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original = log_dir.find_voters
+    original = log_dirs.find_voters
     left: list[Path] = []
 
     def find_voters(paths: Any) -> Any:
@@ -104,7 +104,7 @@ def test_nobody_is_sent_to_a_replica_that_has_left_since_the_states_were_read(
             left[0].rename(nodes[0])
         return found
 
-    monkeypatch.setattr(log_dir, "find_voters", find_voters)
+    monkeypatch.setattr(log_dirs, "find_voters", find_voters)
     (found,) = LogDirs(path_of(nodes).split(";")).partitions().values()
     assert found.log_dir != nodes[0]
 

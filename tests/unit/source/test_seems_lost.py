@@ -12,8 +12,8 @@ import kafkalog
 from kafkalog.checkpoints.intent import INTENT_FILE, IntendedPartition, Intent
 from kafkalog.errors import DataLossError
 from kafkalog.model import TopicPartition
+from kafkalog.streaming.options.read_options import ReadOptions
 from kafkalog.streaming.source.end_offsets import EndOffsets
-from kafkalog.streaming.source.read_options import ReadOptions
 from kafkalog.streaming.source.stream_control import StreamControl
 from kafkalog.streaming.store.ends.tracker import Ends, LogEndTracker
 

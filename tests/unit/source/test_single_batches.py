@@ -15,14 +15,14 @@ import pytest
 from tests.support.streams import Log
 
 from kafkalog.files.system import system
-from kafkalog.streaming.spark import stream_reader
-from kafkalog.streaming.spark.batch_readers import splits_of
+from kafkalog.streaming.spark import readers as stream_reader
 from kafkalog.streaming.spark.datasource import KafkaLogDataSource
+from kafkalog.streaming.spark.readers import splits_of
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from kafkalog.streaming.spark.stream_reader import LogStreamReader
+    from kafkalog.streaming.spark.readers import LogStreamReader
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ from tests.support.logs import Row, append_batch, batch_bytes, write_checkpoint,
 
 from kafkalog.errors import DataLossError, OptionError, UnknownTopicOrPartitionError
 from kafkalog.model import TopicPartition
-from kafkalog.streaming.source.pacing import IdlePacer
-from kafkalog.streaming.source.read_options import ReadOptions
+from kafkalog.streaming.options.read_options import ReadOptions
+from kafkalog.streaming.source.admission import IdlePacer
 from kafkalog.streaming.source.stream_control import Phase, StreamControl
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ import pytest
 
 from kafkalog.errors import InvalidTopicError, OptionError, UnknownTopicOrPartitionError
 from kafkalog.model import TopicPartition
-from kafkalog.streaming.source.read_options import ReadOptions
+from kafkalog.streaming.options.read_options import ReadOptions
 from kafkalog.streaming.source.subscription import Subscription
 
 EXISTING = [

@@ -26,7 +26,7 @@ from kafkalog.jobs.cli.app import app
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.admin.backup import back_up
 from kafkalog.streaming.admin.retention import delete_records
-from kafkalog.streaming.source.read_options import ReadOptions
+from kafkalog.streaming.options.read_options import ReadOptions
 from kafkalog.streaming.source.stream_control import StreamControl
 from kafkalog.streaming.spark.listeners import lag
 

@@ -12,12 +12,12 @@ from tests.support.logs import Row, batch_bytes, write_segment
 
 from kafkalog.errors import InvalidTopicError, OptionError
 from kafkalog.model import OffsetRange, TopicPartition
+from kafkalog.streaming.options.read_options import ReadOptions
 from kafkalog.streaming.source.end_offsets import EndOffsets
 from kafkalog.streaming.source.loss import LossPolicy
 from kafkalog.streaming.source.planner import LogSplit, plan_splits
-from kafkalog.streaming.source.read_options import ReadOptions
 from kafkalog.streaming.source.reading import read_split
-from kafkalog.streaming.source.views import view_schema
+from kafkalog.streaming.source.schema import view_schema
 from kafkalog.streaming.spark.datasource import KafkaLogDataSource
 
 if TYPE_CHECKING:

@@ -18,13 +18,13 @@ from kafkalog.checkpoints.commit_state import STATE_FILE, CommitState, TopicStat
 from kafkalog.checkpoints.state_file import state_bytes
 from kafkalog.errors import DataLossError, LogDirectoryError
 from kafkalog.model import TopicPartition
-from kafkalog.streaming.log import log_dir
+from kafkalog.streaming.options.read_options import ReadOptions
 from kafkalog.streaming.source.batch_plan import plan_batch
 from kafkalog.streaming.source.end_offsets import EndOffsets, StalledLogEnds
-from kafkalog.streaming.source.read_options import ReadOptions
 from kafkalog.streaming.source.reading import read_split
 from kafkalog.streaming.source.schema import RowSchema, source_schema
 from kafkalog.streaming.source.stream_control import StreamControl
+from kafkalog.streaming.store import log_dirs
 from kafkalog.streaming.store.ends import tracked_log as seen_log
 from kafkalog.streaming.store.ends import tracked_log as seen_logs
 
@@ -494,11 +494,11 @@ def test_a_partition_that_has_two_folders_while_it_moves_is_looked_at_again(
 ) -> None:
     copied(log, other)
     on_sleep(monkeypatch, lambda: retired(log))
-    found = log_dir.LogDirs([log, other]).partitions()
+    found = log_dirs.LogDirs([log, other]).partitions()
     assert found[T0].path == other / "t-0"
     copied(log, other, "t-1")
     with pytest.raises(LogDirectoryError, match=r"t-1 lives in .*log/t-1 and in .*other/t-1"):
-        log_dir.LogDirs([log, other]).partitions()
+        log_dirs.LogDirs([log, other]).partitions()
 
 
 @pytest.mark.parametrize("bound", [{}, {"startingTimestamp": "0"}])
@@ -556,7 +556,7 @@ def test_what_seems_lost_to_a_batch_query_is_looked_at_again(
 def test_a_partition_that_moves_while_directories_are_listed_is_found(
     log: Path, other: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    listing, moves = log_dir._listing_of, [other]
+    listing, moves = log_dirs.list_folders, [other]
 
     def listed(path: Path, known: Any) -> Any:
         found = listing(path, known)
@@ -566,8 +566,8 @@ def test_a_partition_that_moves_while_directories_are_listed_is_found(
             retired(log)
         return found
 
-    monkeypatch.setattr(log_dir, "_listing_of", listed)
-    assert log_dir.LogDirs([other, log]).partitions()[T0].path == other / "t-0"
+    monkeypatch.setattr(log_dirs, "list_folders", listed)
+    assert log_dirs.LogDirs([other, log]).partitions()[T0].path == other / "t-0"
     assert moves == []
 
 

@@ -8,7 +8,7 @@ import pytest
 from tests.support.compacting import compacted, updates, writer
 
 from kafkalog.model import TopicPartition
-from kafkalog.streaming.source.read_options import ReadOptions
+from kafkalog.streaming.options.read_options import ReadOptions
 from kafkalog.streaming.source.reading import read_split
 from kafkalog.streaming.source.schema import RowSchema, source_schema
 from kafkalog.streaming.source.stream_control import StreamControl

@@ -27,7 +27,7 @@ from kafkalog.jobs.cli.app import app
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.admin.broker.handover import hand_over, take_over
 from kafkalog.streaming.admin.recovery import recover
-from kafkalog.streaming.commit.unsynced import make_left_durable
+from kafkalog.streaming.commit.states import make_left_durable
 from kafkalog.streaming.source.end_offsets import EndOffsets
 from kafkalog.streaming.store.policy import SetPolicy
 from kafkalog.streaming.store.recovery.unsynced_tail import find_lost_tails

@@ -20,7 +20,7 @@ from kafkalog.streaming.admin.topics import delete
 from kafkalog.streaming.commit.append import PartitionAppend
 from kafkalog.streaming.commit.committer import Committer
 from kafkalog.streaming.sink.task_writer import TaskWriter
-from kafkalog.streaming.store.cleanup import write_ends
+from kafkalog.streaming.store.broker_files import write_ends
 from kafkalog.streaming.store.identity import BatchIdentity
 from kafkalog.streaming.store.log_set import LogSet
 

@@ -28,8 +28,8 @@ from kafkalog.streaming.admin.recovery import recover
 from kafkalog.streaming.admin.retention import delete_records
 from kafkalog.streaming.source.end_offsets import EndOffsets
 from kafkalog.streaming.store.log_set import LogSet
-from kafkalog.streaming.store.recovery import recovery_points
-from kafkalog.streaming.store.recovery.recovery_points import LogReach
+from kafkalog.streaming.store.recovery import partition_states as recovery_points
+from kafkalog.streaming.store.recovery.partition_states import LogReach
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -227,7 +227,7 @@ def test_a_log_start_that_was_not_written_yet_is_not_that_of_another_topic_of_it
     ours, theirs = tmp_path / "ours", tmp_path / "theirs"
     Writer(ours, topic="t").write(0, rows(["old 0", "old 1"]))
     with monkeypatch.context() as patch:
-        patch.setattr("kafkalog.streaming.store.log_starts.repeat_log_starts", lambda *_: 1 / 0)
+        patch.setattr("kafkalog.streaming.store.broker_files.repeat_log_starts", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             delete_records([str(ours)], {T0: 2})
     shutil.rmtree(ours / "t-0")

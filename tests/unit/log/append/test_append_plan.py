@@ -16,8 +16,7 @@ from kafkalog.errors import RecordTooLargeError
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.log.append.growth import SegmentAppend, SegmentState, index_segment
 from kafkalog.streaming.log.append.plan import ADOPTED_BYTES, plan_append, roll_jitter_ms
-from kafkalog.streaming.log.index.offset import OFFSET_ENTRY
-from kafkalog.streaming.log.index.time import TIME_ENTRY
+from kafkalog.streaming.log.indexes import OFFSET_ENTRY, TIME_ENTRY
 from kafkalog.streaming.options.topic_settings import LogConfig
 
 if TYPE_CHECKING:

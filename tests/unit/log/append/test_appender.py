@@ -27,7 +27,7 @@ from tests.support.log_files import (
 
 from kafkalog.checkpoints.broker import LeaderEpoch, read_leader_epochs, write_leader_epochs
 from kafkalog.errors import CorruptRecordError, LogDirectoryError, RecordTooLargeError
-from kafkalog.files.copies import copy_range
+from kafkalog.files.regular import copy_range
 from kafkalog.streaming.log.append.appender import BufferSource, PartitionAppender
 from kafkalog.streaming.log.partition_log import PartitionLog
 from kafkalog.streaming.log.producer_state import EMPTY_SNAPSHOT

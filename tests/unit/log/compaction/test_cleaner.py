@@ -11,15 +11,15 @@ from tests.support.odd_logs import batch as odd_batch
 
 from kafkalog.errors import ChecksumMismatchError, CorruptRecordError
 from kafkalog.streaming.log.compaction import batch_filter
-from kafkalog.streaming.log.compaction.records import find_records
-from kafkalog.streaming.log.index.txn import TxnIndex
+from kafkalog.streaming.log.compaction.batch_filter import find_records
+from kafkalog.streaming.log.indexes import TxnIndex
 from kafkalog.streaming.records.compression import Codec
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from kafkalog.streaming.log.compaction.records import Records
+    from kafkalog.streaming.log.compaction.batch_filter import Records
     from kafkalog.streaming.records.arrow_buffers import Bytes
     from kafkalog.streaming.records.batch import BatchTable
 

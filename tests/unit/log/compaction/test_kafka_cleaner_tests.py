@@ -18,8 +18,8 @@ from tests.support.transactions import index_bytes, snapshot_bytes
 from kafkalog.errors import CorruptRecordError
 from kafkalog.streaming.log.compaction.cleaner import clean_log
 from kafkalog.streaming.log.compaction.offset_map import OffsetMap
-from kafkalog.streaming.log.compaction.producers import LastRecords
-from kafkalog.streaming.log.index.txn import TxnIndex
+from kafkalog.streaming.log.compaction.transactions import LastRecords
+from kafkalog.streaming.log.indexes import TxnIndex
 from kafkalog.streaming.log.segments import LogSegments
 from kafkalog.streaming.options.topic_settings import LogConfig
 

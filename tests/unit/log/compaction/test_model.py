@@ -15,7 +15,7 @@ from tests.support.cleaning import NOW, CleanableLog, batch, marker
 from tests.support.cleaning_model import ModelBatch, ModelLog, Transaction
 from tests.support.transactions import index_bytes
 
-from kafkalog.streaming.log.read.aborted_transactions import AbortedTransactions
+from kafkalog.streaming.log.read.transactions import AbortedTransactions
 from kafkalog.streaming.log.segments import LogSegments
 from kafkalog.streaming.records.compression import Codec
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kafkalog.streaming.log.compaction import map_kernels as kernels
-from kafkalog.streaming.log.compaction.md5_kernels import (
+from kafkalog.streaming.log.compaction.map_kernels import (
     BROKEN,
     LANE_FIELDS,
     LANES,

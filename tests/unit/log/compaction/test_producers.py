@@ -10,7 +10,7 @@ from tests.support.log_files import flip
 from tests.support.transactions import snapshot_bytes
 
 from kafkalog.errors import CorruptRecordError
-from kafkalog.streaming.log.compaction.producers import LastRecords
+from kafkalog.streaming.log.compaction.transactions import LastRecords
 
 if TYPE_CHECKING:
     from pathlib import Path

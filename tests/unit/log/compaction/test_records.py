@@ -7,7 +7,7 @@ import pytest
 from tests.support.cleaning import batch
 
 from kafkalog.errors import CorruptRecordError
-from kafkalog.streaming.log.compaction.records import Scratch, find_records
+from kafkalog.streaming.log.compaction.batch_filter import Scratch, find_records
 from kafkalog.streaming.records.batch import scan_batches
 from kafkalog.streaming.records.batch_layout import HEADER_SIZE
 from kafkalog.streaming.records.compression import Codec

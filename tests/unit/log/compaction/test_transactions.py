@@ -8,7 +8,7 @@ import pytest
 from tests.support.cleaning import ABORT, COMMIT, CleanableLog, batch, marker
 from tests.support.transactions import index_bytes
 
-from kafkalog.streaming.log.index.txn import TxnIndex
+from kafkalog.streaming.log.indexes import TxnIndex
 
 if TYPE_CHECKING:
     from pathlib import Path

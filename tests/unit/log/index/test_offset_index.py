@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.support.log_files import cut, grow_with_zeros
 
 from kafkalog.errors import CorruptIndexError, LogDirectoryError
-from kafkalog.streaming.log.index.offset import OFFSET_ENTRY, OffsetIndex, OffsetPosition
+from kafkalog.streaming.log.indexes import OFFSET_ENTRY, OffsetIndex, OffsetPosition
 
 if TYPE_CHECKING:
     from pathlib import Path

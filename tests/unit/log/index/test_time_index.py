@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.support.log_files import grow_with_zeros
 
 from kafkalog.errors import CorruptIndexError
-from kafkalog.streaming.log.index.time import TIME_ENTRY, TimeIndex, TimestampOffset
+from kafkalog.streaming.log.indexes import TIME_ENTRY, TimeIndex, TimestampOffset
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,7 +12,7 @@ from tests.support.corpus import UnpackedCase
 from tests.support.transactions import dumped_fields, index_bytes
 
 from kafkalog.errors import CorruptIndexError, LogDirectoryError
-from kafkalog.streaming.log.index.txn import AbortedTransaction, TxnIndex
+from kafkalog.streaming.log.indexes import AbortedTransaction, TxnIndex
 
 ENTRIES = [(7, 100, 105, 103), (8, 103, 110, 111), (7, 111, 114, 115)]
 

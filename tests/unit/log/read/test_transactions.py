@@ -23,12 +23,11 @@ from tests.support.transactions import (
 
 from kafkalog.errors import CorruptRecordError, DataLossError, UnknownTopicOrPartitionError
 from kafkalog.model import TopicPartition
-from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.log.partition_log import PartitionLog
-from kafkalog.streaming.log.read.aborted_transactions import AbortedTransactions
-from kafkalog.streaming.log.read.transactions import StableOffset
+from kafkalog.streaming.log.read.transactions import AbortedTransactions, StableOffset
 from kafkalog.streaming.log.segment import LogSegment
 from kafkalog.streaming.records.columns import ALL_COLUMNS, Columns, RecordDecoder
+from kafkalog.streaming.store.log_dirs import LogDirs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

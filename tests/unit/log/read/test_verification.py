@@ -12,10 +12,10 @@ from tests.support.indexed_logs import write_indexed_segment
 from tests.support.logs import Row, write_segment
 from tests.support.message_sets import gzip_stream, message
 
-from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.log.read.verification import check_segment
 from kafkalog.streaming.log.segment import LogSegment
 from kafkalog.streaming.log.segments import LogSegments
+from kafkalog.streaming.store.log_dirs import LogDirs
 
 if TYPE_CHECKING:
     from pathlib import Path

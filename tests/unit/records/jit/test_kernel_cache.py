@@ -18,13 +18,13 @@ import kafkalog
 
 _RUN_A_KERNEL = """
 import pyarrow, kafkalog
-from kafkalog.streaming.records.murmur2 import murmur2
+from kafkalog.streaming.records.murmur2_kernels import murmur2
 assert murmur2(pyarrow.array([b"abc", None])).tolist() == [479470107, 0]
 print("from", kafkalog.__file__)
 """
 _DECOMPRESS = """
 import numpy
-from kafkalog.streaming.records.batch_groups import BatchGroups
+from kafkalog.streaming.records.columns import BatchGroups
 from kafkalog.streaming.records.compression import Codec, compress
 from kafkalog.streaming.records.compression.by_kernel import KernelDecompressor
 for codec in list(Codec)[1:]:

@@ -27,13 +27,12 @@ from tests.support.message_sets import (
 
 from kafkalog.errors import CorruptRecordError, RecordTooLargeError, RowError
 from kafkalog.model import TimestampType
+from kafkalog.streaming.records.builder import RecordColumns, assign_offsets
 from kafkalog.streaming.records.compression import Codec
 from kafkalog.streaming.records.message_sets.builder import (
     MessageSetBuilder,
     wrap_messages,
 )
-from kafkalog.streaming.records.offsets import assign_offsets
-from kafkalog.streaming.records.record_columns import RecordColumns
 
 OLD_CODECS = (Codec.NONE, Codec.GZIP, Codec.SNAPPY, Codec.LZ4)
 

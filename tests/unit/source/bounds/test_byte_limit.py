@@ -7,9 +7,9 @@ from tests.support.counted_reads import counted_reads
 from tests.support.logs import Row, append_batch, batch_bytes, write_segment
 
 from kafkalog.model import TopicPartition
+from kafkalog.streaming.options.read_options import ReadOptions
 from kafkalog.streaming.source.admission import ByteLimit
 from kafkalog.streaming.source.end_offsets import EndOffsets
-from kafkalog.streaming.source.read_options import ReadOptions
 from kafkalog.streaming.source.stream_control import StreamControl
 
 if TYPE_CHECKING:

@@ -11,10 +11,10 @@ from tests.support.messages import offset_commit_key, offset_commit_value
 
 from kafkalog.errors import OptionError
 from kafkalog.model import TopicPartition
-from kafkalog.streaming.coordinator.group_positions import partition_for_group
+from kafkalog.streaming.coordinator.group_replay import partition_for_group
+from kafkalog.streaming.options.read_options import ReadOptions
 from kafkalog.streaming.source import start as group_start
 from kafkalog.streaming.source.batch_plan import plan_batch
-from kafkalog.streaming.source.read_options import ReadOptions
 from kafkalog.streaming.source.start import read_positions
 from kafkalog.streaming.source.stream_control import StreamControl
 

@@ -7,9 +7,9 @@ from tests.support.logs import Row, batch_bytes, write_checkpoint, write_segment
 
 from kafkalog.errors import OptionError
 from kafkalog.model import TopicPartition
+from kafkalog.streaming.options.read_options import ReadOptions
 from kafkalog.streaming.source.end_offsets import EndOffsets
 from kafkalog.streaming.source.offsets import EARLIEST, LATEST
-from kafkalog.streaming.source.read_options import ReadOptions
 from kafkalog.streaming.source.start import (
     batch_bounds,
     resolve_end,

@@ -10,8 +10,8 @@ from tests.support.logs import Row, append_batch, batch_bytes, write_checkpoint,
 from kafkalog.checkpoints.broker import HIGH_WATERMARK, new_topic_id, write_topic_id
 from kafkalog.errors import OptionError
 from kafkalog.model import TopicPartition
+from kafkalog.streaming.options.read_options import ReadOptions
 from kafkalog.streaming.source.batch_plan import plan_batch
-from kafkalog.streaming.source.read_options import ReadOptions
 from kafkalog.streaming.source.stream_control import StreamControl
 
 if TYPE_CHECKING:

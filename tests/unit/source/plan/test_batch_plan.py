@@ -7,9 +7,9 @@ import pytest
 from tests.support.logs import Row, batch_bytes, write_checkpoint, write_segment
 
 from kafkalog.errors import DataLossError, OptionError, UnknownTopicOrPartitionError
+from kafkalog.streaming.options.read_options import ReadOptions
 from kafkalog.streaming.source.batch_plan import plan_batch
 from kafkalog.streaming.source.end_offsets import EndOffsets
-from kafkalog.streaming.source.read_options import ReadOptions
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,6 +7,7 @@ from tests.support.counted_reads import counted_reads
 from tests.support.logs import Row, batch_bytes, write_segment
 
 from kafkalog.model import OffsetRange, TopicPartition
+from kafkalog.streaming.options.read_options import ReadOptions
 from kafkalog.streaming.source.end_offsets import EndOffsets
 from kafkalog.streaming.source.loss import LossPolicy
 from kafkalog.streaming.source.planner import (
@@ -17,7 +18,6 @@ from kafkalog.streaming.source.planner import (
     plan_splits,
     split_target,
 )
-from kafkalog.streaming.source.read_options import ReadOptions
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,10 +11,10 @@ from tests.support.logs import Row, batch_bytes, write_checkpoint, write_segment
 from kafkalog.errors import DataLossError
 from kafkalog.model import OffsetRange, TopicPartition
 from kafkalog.streaming.log import partition_log
+from kafkalog.streaming.options.read_options import ReadOptions
 from kafkalog.streaming.source.end_offsets import EndOffsets
 from kafkalog.streaming.source.loss import LossPolicy
 from kafkalog.streaming.source.planner import LogSplit, plan_splits, readable_ranges
-from kafkalog.streaming.source.read_options import ReadOptions
 
 if TYPE_CHECKING:
     from pathlib import Path

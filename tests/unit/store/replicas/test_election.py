@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from kafkalog.checkpoints.commit_state import CommitState, PartitionState, TopicState
-from kafkalog.checkpoints.replica_state import NO_LEADER, ReplicaState
+from kafkalog.checkpoints.commit_state import (
+    NO_LEADER,
+    CommitState,
+    PartitionState,
+    ReplicaState,
+    TopicState,
+)
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.store.replicas.election import (
     elected,

@@ -229,7 +229,7 @@ def test_a_directory_that_may_be_another_is_not_touched(
     assert all(1 not in each.isr for each in _replicas(nodes))
 
 
-def _replicas(nodes: list[Path]) -> list[kafkalog.checkpoints.replica_state.ReplicaState]:  # type: ignore[name-defined]
+def _replicas(nodes: list[Path]) -> list[kafkalog.checkpoints.commit_state.ReplicaState]:  # type: ignore[name-defined]
     topics = newest_state([nodes[0], nodes[2]]).topics.values()
     return [each for topic in topics for each in topic.replicas.values()]
 

@@ -20,8 +20,7 @@ from tests.support.replicated import (
 from tests.support.sinking import Writer, adopt_small_files, rows
 
 import kafkalog
-from kafkalog.checkpoints.commit_state import PREPARED_FILE, STATE_FILE
-from kafkalog.checkpoints.replica_state import NO_LEADER
+from kafkalog.checkpoints.commit_state import NO_LEADER, PREPARED_FILE, STATE_FILE
 from kafkalog.checkpoints.state_file import load_state, state_bytes
 from kafkalog.errors import CommitError, LogDirectoryError, NotEnoughReplicasError
 from kafkalog.streaming.commit import committer

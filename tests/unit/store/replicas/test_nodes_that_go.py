@@ -19,10 +19,10 @@ from kafkalog.errors import CommitError, NotEnoughReplicasError, OptionError
 from kafkalog.files.system import system
 from kafkalog.streaming.admin.topics import create
 from kafkalog.streaming.log import segments
-from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.store import nodes as store_nodes
+from kafkalog.streaming.store.log_dirs import LogDirs
 from kafkalog.streaming.store.policy import TopicPolicy
-from kafkalog.streaming.store.recovery import recovery_points
+from kafkalog.streaming.store.recovery import partition_states as recovery_points
 from kafkalog.streaming.store.replicas import starting
 from kafkalog.streaming.store.replicas.quorum import Quorum
 from kafkalog.streaming.store.topics import TopicCatalog

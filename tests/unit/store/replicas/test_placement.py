@@ -6,10 +6,9 @@ from collections import Counter
 
 import pytest
 
-from kafkalog.checkpoints.commit_state import CommitState
-from kafkalog.checkpoints.replica_state import NodeState, ReplicaState
+from kafkalog.checkpoints.commit_state import CommitState, NodeState, ReplicaState
 from kafkalog.errors import OptionError
-from kafkalog.streaming.store.replicas.placement import data_nodes, place, place_new
+from kafkalog.streaming.store.replicas.election import data_nodes, place, place_new
 
 
 def state(*nodes: NodeState) -> CommitState:

@@ -1,0 +1,211 @@
+"""The checkpoint folder of a streaming query, as far as we read it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from kafkalog.errors import CheckpointError, KafkaLogError
+from kafkalog.files.paths import split_paths
+from kafkalog.files.regular import fsync_directory, open_regular, read_regular, sync
+from kafkalog.model import TopicPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+__all__ = ["QueryCheckpoint", "last_batch", "query_offsets"]
+
+
+# ----------------------------------------------------------------------------------------------
+# What a micro-batch of a query was planned to read, as its checkpoint has it in ``offsets``.
+#
+# Spark writes the file before the batch runs, in lines:
+#
+# ====  ====================================================
+# line  meaning
+# ====  ====================================================
+# 1     the version, ``v1`` or ``v2``
+# 2     a JSON object about the batch
+# 3…    the end of each source, ``-`` for none. In ``v2`` after the source's name and a colon, in
+#       any order
+# ====  ====================================================
+#
+# ``v1`` names no sources: they count from 0. ``v2`` is written with
+# ``spark.sql.streaming.offsetLog.formatVersion=2``, or where the sources have names. Without them
+# the names are those numbers, too. A name has letters, digits and underscores.
+#
+# Source: Spark 4.2 ``OffsetSeqLog``, ``OffsetMap``.
+
+
+_VERSIONS: Final = {"v1", "v2"}
+_NOTHING: Final = "-"
+
+
+def query_offsets(text: str) -> dict[str, str]:
+    """Return the end of each source by its name, as JSON text; a source without an end is left out.
+
+    Raises:
+        CheckpointError: the text has another form.
+    """
+    version, *lines = text.splitlines() or [""]
+    if version not in _VERSIONS or len(lines) < 2:
+        raise CheckpointError(
+            f"it begins with {version[:20]!r}, expected v1 or v2, a line about the batch, and the "
+            "end of each source: this format is not known"
+        )
+    if version == "v1":
+        found = {str(number): end for number, end in enumerate(lines[1:])}
+    else:
+        named = (line.partition(":") for line in lines[1:])
+        found = {name: end for name, _, end in named}
+    return {name: text for name, text in found.items() if text != _NOTHING}
+
+
+def last_batch(folder: Path) -> int | None:
+    """Return the number of the last micro-batch that has a file in a checkpoint's folder.
+
+    Args:
+        folder: ``offsets``, which has the batches that were planned, or ``commits``, which has
+            those that have ended.
+
+    Returns:
+        None if there is none, or no such folder.
+
+    Raises:
+        OSError: the folder cannot be listed.
+    """
+    try:
+        names = [path.name for path in folder.iterdir()]
+    except FileNotFoundError:
+        return None
+    return max((int(name) for name in names if name.isdecimal()), default=None)
+
+
+# ----------------------------------------------------------------------------------------------
+# The checkpoint folder of a streaming query, as far as the sink looks into it.
+#
+# Spark numbers a query's batches, but a number proves little: a checkpoint that was restored from
+# an older copy plans other rows under the same number. ``offsets/<batch>`` holds what the batch
+# was planned to read and is written before the batch runs; a batch that is run again finds it
+# again.
+#
+# A checkpoint is read only if it is on a local file system, and if the query was given its folder
+# as an option. Otherwise a batch is recognised by its rows: see
+# :mod:`~kafkalog.streaming.commit.row_digest`.
+#
+# Source: Spark ``StreamMetadata``, ``OffsetSeqLog``, ``HDFSMetadataLog``.
+
+
+_METADATA: Final = "metadata"
+_OFFSETS: Final = "offsets"
+_STATE: Final = "state"
+_LIMIT: Final = 64 << 20
+
+
+class QueryCheckpoint:
+    """The checkpoint of one query, ``query_id``, in a local folder."""
+
+    def __init__(self, folder: Path, query_id: str = "") -> None:
+        self._folder = folder
+        self.query_id = query_id
+
+    @classmethod
+    def at(cls, location: str | None) -> Self | None:
+        """Find the checkpoint that ``location`` names, if it is local."""
+        if location is None:
+            return None
+        try:
+            (path,) = split_paths(location)
+            metadata = json.loads(read_regular(Path(path) / _METADATA, limit=_LIMIT))
+        except (KafkaLogError, OSError, ValueError):
+            return None
+        query_id = metadata.get("id") if isinstance(metadata, dict) else None
+        return cls(Path(path), query_id) if isinstance(query_id, str) else None
+
+    @classmethod
+    def of_query(cls, location: str | None, query_id: str) -> Self | None:
+        """Find the checkpoint that ``location`` names, if it is local and this query's."""
+        found = cls.at(location)
+        return found if found is not None and found.query_id == query_id else None
+
+    def digest(self, batch_id: int) -> str | None:
+        """Return the SHA-256 of what a batch was planned to read; None if that is not there."""
+        try:
+            planned = read_regular(self._offsets(batch_id), limit=_LIMIT)
+        except (KafkaLogError, OSError):
+            return None
+        return hashlib.sha256(planned).hexdigest()
+
+    def ends(self, batch_id: int) -> dict[TopicPartition, int]:
+        """Return up to which offsets a batch was planned to read; none of a batch below 0.
+
+        Raises:
+            CheckpointError: the query does not read one source that counts offsets as Kafka does;
+                or what it has planned cannot be read.
+        """
+        path = self._offsets(batch_id)
+        if batch_id < 0:
+            return {}
+        try:
+            (planned,) = self._planned(batch_id)
+            return {
+                TopicPartition(topic, int(partition)): int(offset)
+                for topic, offsets in planned.items()
+                for partition, offset in offsets.items()
+            }
+        except (AttributeError, KafkaLogError, OSError, TypeError, ValueError) as error:
+            raise CheckpointError(
+                f"{path} does not tell the end offsets of one source whose offsets are such as "
+                f'{{"flights": {{"0": 23}}}}, which preserveEnds needs: {error}'
+            ) from error
+
+    def sources(self, batch_id: int) -> list[object] | None:
+        """Return the offsets at which sources end in a batch, of those that have any.
+
+        None if they cannot be read.
+        """
+        try:
+            return self._planned(batch_id)
+        except (KafkaLogError, OSError, ValueError):
+            return None
+
+    def _planned(self, batch_id: int) -> list[Any]:
+        text = read_regular(self._offsets(batch_id), limit=_LIMIT).decode()
+        return [json.loads(each) for each in query_offsets(text).values()]
+
+    @property
+    def has_state(self) -> bool:
+        """Whether the query keeps state from batch to batch."""
+        return (self._folder / _STATE).is_dir()
+
+    def sync(self, batch_id: int) -> None:
+        """Make durable what Spark has written of a batch, which it does not do itself.
+
+        Otherwise a loss of power could leave a batch committed whose number and offsets Spark has
+        lost. Spark would plan it again, with other rows.
+        """
+        for file in (self._folder / _METADATA, self._offsets(batch_id)):
+            _fsync_if_there(file)
+        for folder in self._folders():
+            fsync_directory(folder)
+
+    def _offsets(self, batch_id: int) -> Path:
+        return self._folder / _OFFSETS / str(batch_id)
+
+    def _folders(self) -> Iterable[Path]:
+        return (self._folder / _OFFSETS, self._folder, self._folder.parent)
+
+
+def _fsync_if_there(path: Path) -> None:
+    try:
+        descriptor = open_regular(path)
+    except FileNotFoundError:
+        return
+    try:
+        sync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,220 @@
+"""What a job that copies from log to log knows of both: what the source has, what the copy holds.
+
+A copy keeps how far it is in its commit state, with the topics that get the rows
+(:class:`~kafkalog.checkpoints.commit_state.TopicOrigin`), under the name of the job. The sink
+writes it with the rows, in one commit, and only where the copy is as far as the batch was planned
+for (:class:`~kafkalog.streaming.commit.preserved_offsets.CopiedBatch`). What may follow is
+decided in
+:mod:`~kafkalog.jobs.pipelines.continuation`.
+"""
+
+from __future__ import annotations
+
+from functools import reduce
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as sf
+
+from kafkalog.checkpoints.commit_state import BatchChecksum, SourcePosition
+from kafkalog.checkpoints.committed import load_committed
+from kafkalog.files.paths import split_paths
+from kafkalog.files.system import system
+from kafkalog.jobs.pipelines.continuation import HeldTopic, PlannedBatch, TargetState
+from kafkalog.streaming.commit.preserved_offsets import (
+    CopiedBatch,
+    CopiedPartition,
+    CopiedTopic,
+    divergence_at,
+    origin_key,
+    position_at,
+)
+from kafkalog.streaming.source.subscription import Subscription
+from kafkalog.streaming.store.ends.tracker import LogEndTracker
+from kafkalog.streaming.store.log_dirs import LogDirs
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyspark.sql import DataFrame
+
+    from kafkalog.checkpoints.commit_state import TopicState
+    from kafkalog.model import TopicPartition
+    from kafkalog.streaming.options.read_options import ReadOptions
+
+__all__ = [
+    "SourceLogs",
+    "copied_batch",
+    "put_checkpoint_aside",
+    "state_of_target",
+    "topics_of_target",
+    "without_held_rows",
+]
+
+
+class SourceLogs:
+    """Looks at the logs that a job copies, again for each batch. Not thread safe."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        """Look at nothing yet."""
+        self._watch = LogEndTracker(options.paths, Subscription.of(options).selects)
+        self._log_dirs = LogDirs(options.paths)
+        self.is_changed_id = self._watch.is_changed_id
+
+    def ends(self) -> Mapping[TopicPartition, int]:
+        """Return where the logs end now."""
+        return self._watch.look().offsets
+
+    def start(self, key: TopicPartition) -> int:
+        """Return where a log of the last look starts."""
+        return self._watch.log_start(key)
+
+    def topic_ids(self) -> dict[str, str]:
+        """Return the ids of the topics that have one, as of the last look."""
+        ids = self._watch.topic_ids().items()
+        return {key.topic: topic_id for key, topic_id in ids if topic_id is not None}
+
+    def planned(
+        self, ranges: Mapping[TopicPartition, tuple[int | None, int]], held: TargetState
+    ) -> PlannedBatch:
+        """Look at what the source says of a batch, and of where the target ends.
+
+        A batch whose end a log does not reach any more, since it was cut, ends where that ends:
+        what the log gets there next is not there yet.
+        """
+        planned_ends = {key: end for key, (_, end) in ranges.items()}
+        ends = self._watch.look({**planned_ends, **held.ends}).offsets
+        ranges = {key: self._within(key, *of, ends) for key, of in ranges.items()}
+        log_ends, at, below = {}, {}, {}
+        for key in ranges.keys() & ends.keys():
+            end = held.end_of(key)
+            if end is not None:
+                reaches = self._watch.reaches(key, end)
+                log_ends[key] = max(end, ends[key]) if reaches else ends[key]
+                known = held.topics[key.topic].batches.get(key.partition)
+                if reaches and known is not None:
+                    position = SourcePosition(end, *known)
+                    diverged = divergence_at(self._watch, key, position)
+                    if diverged is not None and diverged.found is not None:
+                        at[key] = BatchChecksum(diverged.found.offset, diverged.found.crc)
+            last = position_at(self._watch, key, ranges[key][1]).last_batch
+            if last is not None:
+                below[key] = last
+        state = load_committed(self._log_dirs.paths).state
+        return PlannedBatch(
+            ranges,
+            topic_ids=self.topic_ids(),
+            set_id=None if state is None else state.set_id,
+            log_ends=log_ends,
+            batches_at=at,
+            batches_below=below,
+        )
+
+    def _within(
+        self, key: TopicPartition, start: int | None, end: int, ends: Mapping[TopicPartition, int]
+    ) -> tuple[int | None, int]:
+        if key not in ends or self._watch.reaches(key, end):
+            return start, end
+        return start, max(min(end, ends[key]), start or 0)
+
+
+def topics_of_target(path: str) -> dict[str, TopicState]:
+    """Return what the commit state of log directories says of their topics, by their names."""
+    folders = [Path(each) for each in split_paths(path) if Path(each).is_dir()]
+    state = load_committed(folders).state if folders else None
+    return {} if state is None else {topic.name: topic for topic in state.topics.values()}
+
+
+def state_of_target(
+    known: Mapping[str, TopicState], reader: str, topics: Mapping[str, str]
+) -> TargetState:
+    """Return what the topics of a target hold of a source.
+
+    Args:
+        known: the topics of the target by their names.
+        reader: the name of the job that copies.
+        topics: by the names of topics in the source, those of the topics they go to.
+    """
+    held: dict[str, HeldTopic] = {}
+    set_id = None
+    for topic, into in topics.items():
+        state = known.get(into)
+        origin = None if state is None else state.origins.get(origin_key(reader, topic))
+        if origin is None:
+            continue
+        set_id = origin.set_id or set_id
+        ends = {number: position.offset for number, position in origin.positions.items()}
+        batches = {
+            number: position.last_batch
+            for number, position in origin.positions.items()
+            if position.last_batch is not None
+        }
+        held[topic] = HeldTopic(origin.topic_id, ends, batches)
+    return TargetState(set_id=set_id, topics=held)
+
+
+def copied_batch(
+    reader: str,
+    path: str,
+    into: Mapping[str, str],
+    batch: PlannedBatch,
+    held: TargetState,
+    *,
+    noted: TargetState | None = None,
+    begins: Mapping[TopicPartition, int] | None = None,
+    expires: bool = False,
+) -> CopiedBatch:
+    """Return what a batch copies, for the sink.
+
+    Args:
+        reader: the name of the job.
+        path: the log directories that are read.
+        into: by the names of topics in the source, those of the topics they go to.
+        batch: what is copied.
+        held: what the target holds, as far as the batch continues it.
+        noted: what its commit state says of that, if it is not the same.
+        begins: where the logs of a copy that keeps offsets end now.
+        expires: whether the job is forgotten when it is silent for long.
+    """
+    after = held.after(batch)
+    topics: dict[str, dict[int, CopiedPartition]] = {}
+    for key in batch.ranges:
+        position = _position(after.topics[key.topic], key.partition)
+        copied, begin = (noted or held).end_of(key), (begins or {}).get(key)
+        parts = topics.setdefault(key.topic, {})
+        parts[key.partition] = CopiedPartition(position, copied, begin)
+    every = tuple(
+        CopiedTopic(topic, into[topic], after.set_id, after.topics[topic].topic_id, parts)
+        for topic, parts in topics.items()
+    )
+    is_local = all("://" not in each for each in path.split(","))
+    return CopiedBatch(reader, every, path if is_local else "", expires)
+
+
+def _position(topic: HeldTopic, partition: int) -> SourcePosition:
+    return SourcePosition(topic.ends[partition], *topic.batches.get(partition, ()))
+
+
+def without_held_rows(
+    rows: DataFrame,
+    ranges: Mapping[TopicPartition, tuple[int | None, int]],
+    first: Mapping[TopicPartition, int],
+) -> DataFrame:
+    """Leave out the rows of a batch that its target holds: those below the first offsets."""
+    held = [
+        (sf.col("topic") == key.topic)
+        & (sf.col("partition") == key.partition)
+        & (sf.col("offset") < first[key])
+        for key, (start, _) in ranges.items()
+        if (start or 0) < first[key]
+    ]
+    return rows.where(~reduce(lambda one, other: one | other, held)) if held else rows
+
+
+def put_checkpoint_aside(folder: Path) -> Path | None:
+    """Rename a query's checkpoint, so that the query begins anew; None where there is none."""
+    if not folder.is_dir() or not any(folder.iterdir()):
+        return None
+    aside = folder.with_name(f"{folder.name}.before-{system.time_ns() // 1_000_000}")
+    folder.rename(aside)
+    return aside

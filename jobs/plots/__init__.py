@@ -1,1 +1,0 @@
-"""What is in topics, as numbers to plot, bars of text and charts."""

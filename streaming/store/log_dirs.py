@@ -1,0 +1,246 @@
+"""Kafka's ``log.dirs``: the partitions that live in them, of one node or of those of a set.
+
+Source: Kafka ``LogManager`` (``loadLogs``, ``nextLogDirs``).
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+from kafkalog.checkpoints.broker import (
+    find_offset_checkpoint,
+)
+from kafkalog.checkpoints.state_file import names_nodes
+from kafkalog.checkpoints.voters import find_voters
+from kafkalog.errors import CheckpointError, LogDirectoryError
+from kafkalog.files.paths import NodePlace, as_path
+from kafkalog.files.remote_path import RemotePath
+from kafkalog.files.system import system
+from kafkalog.files.timeouts import at
+from kafkalog.model import CLUSTER_METADATA_TOPIC, TopicPartition
+from kafkalog.streaming.log.log_dir import (
+    FolderListing,
+    PartitionDirectory,
+    are_same_listings,
+    counts_as_partition,
+    entries_of,
+    folders_by_node,
+    join_listings,
+    leader_folders,
+    list_folders,
+    stamps_of,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Mapping
+    from pathlib import Path
+
+    from kafkalog.checkpoints.voters import Voters
+
+__all__ = ["LogDirs", "choose_directory", "partitions_by_node"]
+
+_LOGGER: Final = logging.getLogger("kafkalog.log")
+
+_RESTS_SECONDS: Final = (0.01, 0.03, 0.1, 0.2, 0.4, 0.8, 1.6)
+"""Between listings. A broker makes one rename durable before it does the next."""
+
+
+_AVOIDED_SECONDS: Final = 30.0
+"""How long a node on which a read has failed comes after others."""
+
+
+class LogDirs:
+    """Kafka's ``log.dirs``: one or several directories that together hold each partition once.
+
+    A path may also be the folder of one partition, for reading a copy of it. Its log directory is
+    then the folder around it. A folder that awaits deletion, moves or belongs nowhere is read if it
+    is named itself. What the folder around it says of its partition is about another one by then.
+    Every call looks again.
+
+    Where the directories are those of a replicated set, each partition is where its leader has it,
+    or another replica in sync if that is away.
+    """
+
+    def __init__(
+        self,
+        paths: Iterable[str | Path],
+        *,
+        are_of_one_node: bool = False,
+        prefers: Callable[[Path], bool] = lambda _: True,
+    ) -> None:
+        """List nothing yet.
+
+        ``are_of_one_node``: all partitions count that lie there, in sync or not. Of the nodes of a
+        replicated set those come first whose directories ``prefers`` takes.
+        """
+        places = list(paths)
+        self._has_nodes = any(isinstance(place, NodePlace) for place in places)
+        self._are_of_one_node = are_of_one_node
+        self._prefers = prefers
+        self._avoided: dict[Path, float] = {}
+        self.paths = [as_path(path) for path in places]
+        self._listed: dict[Path, FolderListing] = {}
+        self._found: dict[TopicPartition, PartitionDirectory] = {}
+
+    def partitions(self) -> dict[TopicPartition, PartitionDirectory]:
+        """Find the live partitions, in order.
+
+        Left out: what awaits deletion (``-delete``), moves between directories (``-future``) or
+        belongs nowhere (``-stray``), KRaft's own log, and every folder that is no partition's.
+
+        A broker that moves a replica renames first the folder in the new directory and then that in
+        the old one: several directories are listed until two listings agree, and for some seconds
+        as long as a partition has two folders.
+
+        Raises:
+            LogDirectoryError: a path that is no folder or cannot be read, or a partition that lives
+                in two of them.
+
+        Returns:
+            their folders. The very same dictionary comes again as long as these are the same.
+        """
+        if self.is_replicated and self._find_of_nodes():
+            return self._found
+        for rest in (*_RESTS_SECONDS, None):
+            listed = self._list(self._listed)
+            if are_same_listings(listed, self._listed):
+                break
+            agrees = len(listed) == 1 or are_same_listings(listed, self._list(listed))
+            found, twice = join_listings(listed.values())
+            if rest is not None and (twice or not agrees):
+                system.sleep(rest)
+                continue
+            if twice:
+                raise LogDirectoryError(
+                    f"{twice[0].topic_partition} lives in {twice[0].path} and in {twice[1].path}: "
+                    "a partition has one folder. If `kafkalog reassign` was cut off, `kafkalog "
+                    "recover` keeps the right one; else move one of them away"
+                )
+            self._found, self._listed = found, listed
+            break
+        return self._found
+
+    @property
+    def is_replicated(self) -> bool:
+        """Whether the directories are those of the nodes of a replicated set, or some of them."""
+        if self._are_of_one_node:
+            return False
+        return self._has_nodes or any(
+            names_nodes(path) for path in self.paths if not isinstance(path, RemotePath)
+        )
+
+    def avoid(self, folder: Path) -> bool:
+        """Take other replicas than those in the log directory ``folder``, which failed.
+
+        Returns whether that may help: not where nothing is replicated, nor while ``folder`` is
+        avoided already, and was taken since there is no other one.
+        """
+        now = system.monotonic()
+        if now < self._avoided.get(folder, now) or not self.is_replicated:
+            return False
+        self._avoided[folder] = now + _AVOIDED_SECONDS
+        return True
+
+    def _find_of_nodes(self) -> bool:
+        """Find the folders that count of a replicated set; returns whether this is one."""
+        # ENSURES: a stamp is older than the state that says that its replica is in sync, so that it
+        # is another one once the replica is not, and is changed.
+        stamps = stamps_of(each.path for each in self._found.values())
+        while True:
+            voters = find_voters(self.paths)
+            if voters is None:
+                return False
+            found = self._chosen(voters)
+            new = [each.path for each in found.values() if each.path not in stamps]
+            if not new:
+                break
+            stamps |= stamps_of(new)
+        found = {key: each._replace(stamp=stamps[each.path]) for key, each in found.items()}
+        if found != self._found:
+            self._found = found
+        return True
+
+    def _chosen(self, voters: Voters) -> dict[TopicPartition, PartitionDirectory]:
+        by_node = partitions_by_node(voters.live)
+        return leader_folders(voters.newest, by_node, lambda node: self._rank(voters, node))
+
+    def _rank(self, voters: Voters, node: int) -> int:
+        """Return how much worse a node is: one whose state is old may have been away."""
+        now, folders = system.monotonic(), voters.live[node].values()
+        return (
+            4 * any(now < self._avoided.get(folder, now) for folder in folders)
+            + 2 * (voters.sequence_of(node) < voters.newest.sequence)
+            + (not all(self._prefers(folder) for folder in folders))
+        )
+
+    def _list(self, known: Mapping[Path, FolderListing]) -> dict[Path, FolderListing]:
+        return {path: list_folders(path, known.get(path)) for path in self.paths}
+
+    @staticmethod
+    def checkpoint(
+        name: str,
+        partitions: Iterable[PartitionDirectory],
+        *,
+        unnamed: int | None = None,
+        is_needed: bool = False,
+    ) -> dict[TopicPartition, int]:
+        """Read an offset checkpoint for the partitions that live beside it, in any directories.
+
+        Lines about partitions that live elsewhere, or nowhere, are leftovers and not returned. An
+        unreadable file counts as missing, with a warning, unless it ``is_needed``. A partition that
+        the file of its directory does not name gets ``unnamed``, if that is given; without the
+        file, nothing.
+        KRaft's own log, ``__cluster_metadata``, is in none: its quorum keeps its high watermark.
+
+        Raises:
+            CheckpointError: a file that is needed breaks the format.
+        """
+        offsets: dict[TopicPartition, int] = {}
+        by_directory: dict[Path, list[TopicPartition]] = {}
+        for partition in partitions:
+            by_directory.setdefault(partition.log_dir, []).append(partition.topic_partition)
+        for directory, living in by_directory.items():
+            try:
+                known = find_offset_checkpoint(directory, name)
+            except CheckpointError as error:
+                if is_needed:
+                    raise
+                _LOGGER.warning("not used, as if it were missing: %s", error)
+                continue
+            if known is None:
+                continue
+            if unnamed is not None:
+                served = [key for key in living if key.topic != CLUSTER_METADATA_TOPIC]
+                known = dict.fromkeys(served, unnamed) | known
+            offsets |= {key: known[key] for key in living if key in known}
+        return offsets
+
+    def partition_counts(self) -> dict[Path, int]:
+        """Count live and future partitions in each directory, in the order of the paths."""
+        counts = dict.fromkeys(self.paths, 0)
+        for path in self.paths:
+            with at(path):
+                counts[path] = sum(
+                    entry.is_dir() and counts_as_partition(entry.name) for entry in entries_of(path)
+                )
+        return counts
+
+
+def partitions_by_node(
+    nodes: Mapping[int, Mapping[str, Path]],
+) -> dict[int, dict[TopicPartition, PartitionDirectory]]:
+    """Find the partitions of each node; one whose directories cannot be listed is left out."""
+    return folders_by_node(nodes, _partitions_of_one_node)
+
+
+def _partitions_of_one_node(folders: Collection[Path]) -> dict[TopicPartition, PartitionDirectory]:
+    return LogDirs(folders, are_of_one_node=True).partitions()
+
+
+def choose_directory(counts: Mapping[Path, int]) -> Path:
+    """Choose where a new partition goes: to the fewest partitions, to the first one among equals.
+
+    ``counts`` is what :meth:`LogDirs.partition_counts` gave, with what was placed since added.
+    """
+    return min(counts, key=counts.__getitem__)
