@@ -232,7 +232,7 @@ class BucketState:
                 if known is not None:
                     before = known.partitions.get(number, before)
                 if start < before.log_start or epoch < before.leader_epoch:
-                    raise ValueError(f"it takes back partition {changed.name}-{number}")
+                    raise ValueError(f"it rolls back partition {changed.name}-{number}")
                 _check_adjacent(commit.extents.get((key, number), ()), before.log_end, end)
         for key, number in commit.extents:
             if key not in commit.topics or number not in commit.topics[key].partitions:

@@ -417,7 +417,7 @@ class TopicState:
 
     ``versions`` has the last version that each ``txnAppId`` has written of it, ``last_query`` the
     writer key of the streaming query that has written to it last.
-    ``durable_ends`` names the partitions of which something was left to the system to write.
+    ``durable_ends`` names the partitions of which something is unsynced.
     ``replicas`` says where the partitions of a replicated set lie.
     ``origins`` are the topics that a mirror or replay has copied into it, by their keys: what is
     copied is published with how far it is, so a run continues where the copy ends.
@@ -488,16 +488,15 @@ class CommitState:
     """One published state; ``topics`` by topic key, ``writers`` by writer key.
 
     ``deleted`` are the topics, by topic key, that are being deleted: folders may be left of them.
-    ``commit_id`` is that of the commit that published it, "" where none was noted.
-    ``boot`` is the run of the machine to which records were left that are not durable, None where
-    all are or it is not known. ``nodes`` are the voters of a replicated set, ``former``
-    those before in a state that changes them; without any ``controller_epoch`` is 0.
-    ``controller`` names the process that has published it. ``previous`` is the ``commit_id``
-    before, kept of a replicated set: it tells nodes that have made another commit in its place.
-    ``metadata_end`` is where a cluster's metadata ended when the settings of topics were taken from
-    it. ``lent_to`` is the cluster that a replicated set was handed over to, "" of one that is ours.
-    ``version`` is that of the format it was read in: format 1 knew neither log starts nor leader
-    epochs.
+    ``commit_id`` is that of the commit that published it, "" where none was noted. ``boot`` is the
+    run of the machine to which records were left that are not durable, None where all are or it is
+    not known. ``nodes`` are the voters of a replicated set, ``former`` those before in a state that
+    changes them; without any ``controller_epoch`` is 0. ``controller`` names the process that has
+    published it. ``previous`` is the ``commit_id`` before, kept of a replicated set: it tells nodes
+    that have made another commit in its place. ``metadata_end`` is where a cluster's metadata ended
+    when the settings of topics were taken from it. ``handed_to`` is the cluster that a replicated
+    set was handed over to, "" of one that is ours. ``version`` is that of the format it was read
+    in: format 1 knew neither log starts nor leader epochs.
     """
 
     sequence: int
@@ -515,7 +514,7 @@ class CommitState:
     former: tuple[NodeState, ...] = ()
     controller: str = ""
     previous: str = ""
-    lent_to: str = ""
+    handed_to: str = ""
     version: int = field(default=FORMAT_VERSION, compare=False)
 
     @property
@@ -570,13 +569,13 @@ class CommitState:
         ).with_boot(self.boot)
 
     @property
-    def leaves_to_system(self) -> bool:
-        """Whether there are records that ``flush=os`` has left to the system to write."""
+    def has_unsynced(self) -> bool:
+        """Whether there are records that ``flush=os`` has left unsynced."""
         return any(topic.durable_ends for topic in self.topics.values())
 
     def with_boot(self, boot: str | None) -> Self:
         """Return this state with the run of the machine that the rest was left to, if any was."""
-        return replace(self, boot=boot if self.leaves_to_system else None)
+        return replace(self, boot=boot if self.has_unsynced else None)
 
     def key_of(self, topic: str, topic_id: str | None) -> str:
         """Return the key under which a topic is kept here, or would be.

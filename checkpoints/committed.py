@@ -1,4 +1,4 @@
-"""What log directories have committed, and what is in progress: how a reader finds that out."""
+"""Read what log directories have committed, and which commit is in progress."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What a commit is about to do, written to every log directory before the first byte is changed.
+"""The intent of a commit: what it is about to append, written before the first byte changes.
 
 The file ``kafkalog.intent`` names by position, size and checksum all that a commit will write, so
-that a later run can take back an unfinished one and nothing else. An intent whose sequence number
+that a later run can roll back an unfinished one and nothing else. An intent whose sequence number
 is not above the state's is left over from a finished commit and never acted on.
 
 It has the versions of the commit state (:mod:`~kafkalog.checkpoints.state_file`), and refuses what

@@ -1,4 +1,4 @@
-"""Text files of ours that say which version they have and carry a checksum of their content.
+"""Text files with a version and a checksum of their content.
 
 ::
 

@@ -1,4 +1,4 @@
-"""The bytes of ``kafkalog.commit``: the format, and both ways between it and a state.
+"""The format of ``kafkalog.commit``: encode and parse a commit state.
 
 ::
 
@@ -158,7 +158,7 @@ def _lines(state: CommitState) -> Iterable[JsonObject]:
         **({"former": [*map(node_line, state.former)]} if state.former else {}),
         **({"controller": state.controller} if state.controller else {}),
         **({"previous": state.previous} if state.previous and state.is_replicated else {}),
-        **({"lentTo": state.lent_to} if state.lent_to else {}),
+        **({"lentTo": state.handed_to} if state.handed_to else {}),
     }
     for key, topic in sorted(state.topics.items()):
         yield topic_line(key, topic)
@@ -326,7 +326,7 @@ def _parse(path: Path, sealed: Sealed) -> CommitState:
         former=parse_nodes(head.get("former", [])),
         controller=text(head.get("controller", "")),
         previous=text(head.get("previous", "")),
-        lent_to=text(head.get("lentTo", "")),
+        handed_to=text(head.get("lentTo", "")),
         version=sealed.version,
     )
 

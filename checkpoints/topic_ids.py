@@ -1,4 +1,4 @@
-"""What a streaming query keeps in ``stateLocation`` beside its offsets, and ids that were changed.
+"""Topic ids that a streaming query keeps in ``stateLocation``, and ids that were changed.
 
 A query's checkpoint holds offsets only. A topic that is deleted and recreated under its old name
 has another id, and the offsets of the old one mean nothing in it. The file, in a folder that

@@ -1,4 +1,4 @@
-"""Which nodes of a replicated set are there, and whether they are enough to know its newest state.
+"""The nodes of a replicated set that are there, and whether they are a quorum.
 
 Example: three nodes, and one is not mounted. The other two are a majority: each commit that was
 acknowledged is known to one of them at least.

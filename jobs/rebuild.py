@@ -80,7 +80,7 @@ def _rebuild_replicas(
     _chosen(log_dirs, wanted)
     segments = []
     with QuorumSession(list(map(Path, log_dirs.paths)), policy, holder="kafkalog rebuild") as nodes:
-        log_set = nodes.open(takes_back=False)
+        log_set = nodes.open(rolls_back=False)
         for replicas in log_set.replicas():
             for key, where in replicas.items():
                 topic_id = read_topic_id(where.path)

@@ -179,7 +179,11 @@ def begin(
         return NO_OFFSETS
     if from_target:
         reached.continue_at(held.ends)
-    done = Piece(-1, reached.reached, reached.reached) if reached.begun is None else reached.begun
+    done = (
+        Piece(-1, reached.reached, reached.reached)
+        if reached.unfinished is None
+        else reached.unfinished
+    )
     replay.plan(done, held, WAYS)
     return held.ends
 

@@ -38,7 +38,7 @@ from kafkalog.streaming.source.arguments import (
     topic_name,
     topic_names,
 )
-from kafkalog.streaming.store.appender_cache import KeptAppenders
+from kafkalog.streaming.store.appender_cache import AppenderCache
 from kafkalog.streaming.store.identity import APP_PREFIX, BatchIdentity
 
 if TYPE_CHECKING:
@@ -253,8 +253,8 @@ def _append_of_member(
             "give consumer, or transactional_id and version, and not both: what the group has "
             "come to tells whether rows are there already"
         )
-    with consumer.publishing([Path(each) for each in parsed.paths]) as ride:
-        return _append(data, parsed, identity, ride)
+    with consumer.publishing([Path(each) for each in parsed.paths]) as attach:
+        return _append(data, parsed, identity, attach)
 
 
 def _append_options(path: Paths, topic: str | None, options: OptionValues) -> WriteOptions:
@@ -285,14 +285,14 @@ def _append(
     data: Rows,
     parsed: WriteOptions,
     identity: BatchIdentity,
-    ride: Callable[[], tuple[Condition, Sequence[AttachedRecords]]] | None = None,
+    attach: Callable[[], tuple[Condition, Sequence[AttachedRecords]]] | None = None,
 ) -> Outcome:
     plan = shielded_step(WritePlan.of)(parsed)
     writer = shielded_step(TaskWriter)(plan, identity)
     try:
         for batch in batches_of(data):  # which may be the caller's own code
             shielded_step(writer.add)(batch)
-        return _commit(writer, plan, identity, ride)
+        return _commit(writer, plan, identity, attach)
     except BaseException:
         shielded_step(writer.discard)()
         raise
@@ -303,15 +303,15 @@ def _commit(
     writer: TaskWriter,
     plan: WritePlan,
     identity: BatchIdentity,
-    ride: Callable[[], tuple[Condition, Sequence[AttachedRecords]]] | None,
+    attach: Callable[[], tuple[Condition, Sequence[AttachedRecords]]] | None,
 ) -> Outcome:
     staged = writer.finish()
     identity = with_digests(identity, [staged], plan.options.topic)
-    kept = remembered(KeptAppenders)
+    kept = remembered(AppenderCache)
     conditions: list[Condition] = []
-    riders: Sequence[AttachedRecords] = ()
-    if ride is not None:
-        condition, riders = ride()
+    attached_records: Sequence[AttachedRecords] = ()
+    if attach is not None:
+        condition, attached_records = attach()
         conditions.append(condition)
     options = plan.options
     copied = None if options.copied_from is None else CopiedBatch.from_json(options.copied_from)
@@ -320,7 +320,7 @@ def _commit(
         identity,
         appenders=kept,
         conditions=conditions,
-        riders=riders,
+        attached_records=attached_records,
         ends=copied.ends if copied is not None and options.preserve_ends else None,
         copied=copied,
     )

@@ -35,7 +35,7 @@ def recover(
             help="Forget log starts above the ends of their logs, those of earlier topics.",
         ),
     ] = False,
-    accept_os_loss: Annotated[
+    accept_lost_tail: Annotated[
         bool,
         typer.Option(
             "--accept-os-loss",
@@ -45,14 +45,14 @@ def recover(
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
-    """Take back what an unfinished commit left, and bring the ends of all logs into order."""
+    """Roll back what an unfinished commit left, and bring the ends of all logs into order."""
     with one_line_errors():
         from kafkalog.streaming.admin.recovery import recover as act  # noqa: PLC0415
 
         done = act(
             paths,
             reset_log_start=reset_log_start,
-            accept_os_loss=accept_os_loss,
+            accept_lost_tail=accept_lost_tail,
             dry_run=dry_run,
         )
     _report(done, as_json=as_json, dry_run=dry_run)
@@ -170,7 +170,7 @@ def _report(done: RecoveryReport, *, as_json: bool, dry_run: bool = False) -> No
         tell_dry_run(dry_run=dry_run)
         would = "would be " if dry_run else ""
         for batch in done.rolled_back:
-            print_line(f"{would}taken back: {batch}")
+            print_line(f"{would}rolled back: {batch}")
         for line in done.reset:
             print_line(f"{would}reset: {line}")
         for line in done.aborted:

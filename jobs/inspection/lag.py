@@ -101,7 +101,7 @@ def read_checkpoint(location: str) -> tuple[PartitionOffsets, frozenset[str]]:
     if (folder / FILE).exists():
         replay = ReplayCheckpoint.open(str(folder), {})
         # What was begun may not be played, as a batch that has not ended.
-        reached = replay.reached if replay.begun is None else replay.begun.start
+        reached = replay.reached if replay.unfinished is None else replay.unfinished.start
         return reached, frozenset(key.topic for key in reached)
     planned, ended = (last_batch(folder / name) for name in ("offsets", "commits"))
     if planned is None:

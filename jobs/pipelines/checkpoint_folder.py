@@ -1,4 +1,4 @@
-"""A query's checkpoint, on any of Spark's file systems: what was planned, and putting it aside.
+"""A query's checkpoint folder on any of Spark's file systems.
 
 Spark writes ``offsets/<batch>`` before a micro-batch runs, and ``commits/<batch>`` once it has
 ended (:mod:`kafkalog.checkpoints.query_checkpoint`).

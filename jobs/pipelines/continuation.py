@@ -1,4 +1,4 @@
-"""A batch continues where its target ends: what a target holds of a source, and what may follow.
+"""Continuation: whether a batch continues where its target ends, or why it is refused.
 
 A target (a table, a log) keeps what it holds of its source beside the rows, in the same
 transaction: :class:`TargetState`. A batch that is planned, by whatever checkpoint, is held against

@@ -1,4 +1,4 @@
-"""What a job that copies from log to log knows of both: what the source has, what the copy holds.
+"""State of a copy between logs: what the source has, and what the copy holds.
 
 A copy keeps how far it is in its commit state, with the topics that get the rows
 (:class:`~kafkalog.checkpoints.commit_state.TopicOrigin`), under the name of the job. The sink

@@ -100,7 +100,7 @@ class ReplayCheckpoint:
         return read
 
     @property
-    def begun(self) -> Piece | None:
+    def unfinished(self) -> Piece | None:
         """The piece that was begun and may not have ended."""
         return None if self.ended else self.piece
 

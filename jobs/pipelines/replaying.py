@@ -178,8 +178,8 @@ class Replay:
         logs = self._logs
         end = self._ends(logs, checkpoint.reached)
         self._check_ids(logs, checkpoint)
-        if checkpoint.begun is not None:
-            yield checkpoint.begun
+        if checkpoint.unfinished is not None:
+            yield checkpoint.unfinished
         pace, policy = _Pace(self), LossPolicy(fail=self._parsed().fail_on_data_loss)
         reached, said = dict(checkpoint.reached), None
         for key, offset in held.items():

@@ -1,4 +1,4 @@
-"""What a topic is to be after it is restored, and whether it may be restored where it is to be."""
+"""Plan a restore: what a topic is to be, and whether it may be restored there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A query that somebody waits for: it shows what it does, and ends between two micro-batches.
+"""Supervised query: its progress is shown, and it ends between two micro-batches.
 
 Ctrl-C and SIGTERM ask it to end: it finishes the micro-batch that runs, if that takes no longer
 than it may. A second signal ends the process at once. Either way a restart continues, and nothing
@@ -117,10 +117,10 @@ def attend_pieces(
                 if not cancelled:
                     raise
                 done.is_broken_off = True
-            status.update(done.told)
+            status.update(done.summary)
             if asked:
                 break
-    return Ended(128 + asked[0] if asked else 0, done.told)
+    return Ended(128 + asked[0] if asked else 0, done.summary)
 
 
 class _Pieces:
@@ -138,10 +138,10 @@ class _Pieces:
             self._count += 1
 
     @property
-    def told(self) -> str:
+    def summary(self) -> str:
         """What was done, in one line."""
-        told = _told(self._name, self._rows, self._count, "piece", self._began)
-        return f"{told}; the piece that ran was broken off" if self.is_broken_off else told
+        summary = _summary(self._name, self._rows, self._count, "piece", self._began)
+        return f"{summary}; the piece that ran was broken off" if self.is_broken_off else summary
 
 
 @contextmanager
@@ -227,9 +227,9 @@ class _Count:
                     self._rows += progress["numInputRows"]
                     self._batches += 1
                 self._last = max(self._last, progress["batchId"])
-        return _told(self._query.name, self._rows, self._batches, "micro-batch", self._began)
+        return _summary(self._query.name, self._rows, self._batches, "micro-batch", self._began)
 
 
-def _told(name: str, rows: int, count: int, what: str, began: float) -> str:
+def _summary(name: str, rows: int, count: int, what: str, began: float) -> str:
     seconds = max(system.monotonic() - began, 0.001)
     return f"{name}: {many(rows, 'row')} in {many(count, what)}, {rows / seconds:,.0f} rows/s"

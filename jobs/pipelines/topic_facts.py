@@ -1,4 +1,4 @@
-"""What an archive keeps of a topic beside its records, so that it can be restored as it was.
+"""Facts of a topic that an archive keeps beside its records, for a restore.
 
 It is a property of the Delta table, ``kafkalog.topic.<name>``, whose text is JSON::
 

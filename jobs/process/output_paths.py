@@ -1,4 +1,4 @@
-"""Files that commands write for people: never among the files of a log."""
+"""Output paths of commands: never among the files of a log."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 __all__ = [
-    "check_apart",
     "check_file",
     "check_folders",
     "check_folders_of_spark",
     "check_outside",
+    "check_outside_logs",
     "check_replaced",
 ]
 
@@ -112,7 +112,7 @@ def check_outside(option: str, path: Path, logs: Sequence[str]) -> None:
             )
 
 
-def check_apart(option: str, folder: Path, logs: Sequence[str]) -> None:
+def check_outside_logs(option: str, folder: Path, logs: Sequence[str]) -> None:
     """Refuse a folder in which any file may be written if a log lies in it, or around it.
 
     Raises:

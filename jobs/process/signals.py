@@ -1,4 +1,4 @@
-"""What Ctrl-C and SIGTERM do to a process that works with Spark.
+"""Signals: what Ctrl-C and SIGTERM do to a process that works with Spark.
 
 A call into the JVM that an interrupt breaks off is told by py4j with a trace, and one that the
 handler makes meanwhile fails ("reentrant call"). So nothing is called, and nothing is broken off,

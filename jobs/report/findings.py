@@ -127,7 +127,7 @@ def _unfinished(facts: Facts) -> Iterator[Finding]:
             True,
             "an unfinished commit",
             [f"A write to {', '.join(names)} was cut off. Readers do not see any of it."],
-            "The next write takes it back by itself. Until then this does:",
+            "The next write rolls it back by itself. Until then this does:",
             [_line("recover", facts, "--dry-run"), _line("recover", facts)],
         )
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 from kafkalog.errors import KafkaLogError, LogDirectoryError, OptionError
 from kafkalog.files.closing import Closing
 from kafkalog.jobs.inspection.log_dirs import partitions_of
-from kafkalog.jobs.process.output_paths import check_apart
+from kafkalog.jobs.process.output_paths import check_outside_logs
 from kafkalog.jobs.process.running import print_line
 from kafkalog.jobs.sql.tables import LogTable, Scans
 from kafkalog.model import listed
@@ -78,7 +78,7 @@ class SqlSession(Closing):
             raise LogDirectoryError(f"{', '.join(paths)}: no topic is there yet to ask about")
         self._given = {"path": ",".join(paths), "onTimestampOverflow": "null", **options}
         if files is not None:
-            check_apart("--files", files, paths)
+            check_outside_logs("--files", files, paths)
         self._spilled = TemporaryDirectory(prefix="kafkalog-sql-")
         self._worker = ThreadPoolExecutor(1, "kafkalog-sql")
         self._connection = duckdb.connect()

@@ -1,4 +1,4 @@
-"""Texts that came from outside: how bytes become one, and how people are shown it."""
+"""Decode bytes as Java does, and show text from outside so that it is inert."""
 
 from __future__ import annotations
 

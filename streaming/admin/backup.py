@@ -486,7 +486,7 @@ def back_up(paths: Sequence[str], target: str, *, wait_ms: int = WAIT_MS) -> Bac
 
     The copy of one log directory is ``target`` itself; of several they are its folders ``1``,
     ``2``, …, in the order of ``paths``. Of a replicated set it is ``target`` itself. An unfinished
-    commit is taken back first, as the next writer would. Staged files are left out, as is what a
+    commit is rolled back first, as the next writer would. Staged files are left out, as is what a
     salvage has kept.
 
     Args:
@@ -506,7 +506,7 @@ def back_up(paths: Sequence[str], target: str, *, wait_ms: int = WAIT_MS) -> Bac
     is_ours = _is_ours(sources, policy)
     if is_ours:
         with _session(sources, policy) as session:
-            session.open(takes_back=False)
+            session.open(rolls_back=False)
     copies = [FolderCopy(*pair) for pair in zip(sources, _targets(sources, target), strict=True)]
     problems: list[str] = []
     files = _copy_set(copies, policy, problems) if is_ours else _copy_as_it_runs(copies, problems)

@@ -349,7 +349,7 @@ class _Cleaning:
 
     @shielded
     def _make_durable(self) -> None:
-        """Let nothing of the log be left to the system: a gap would look like a lost record."""
+        """Make the log durable: a gap would look like a lost record."""
         with self._open() as log_set:
             log = self._known(log_set)
             left = make_left_durable(log_set, lambda *each: each == (log.key, log.number))

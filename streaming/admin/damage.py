@@ -1,4 +1,4 @@
-"""Damaged places by name, and what to do with each."""
+"""Damaged ranges of a log: find them, name them, and say what to do with each."""
 
 from __future__ import annotations
 

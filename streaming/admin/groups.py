@@ -96,10 +96,10 @@ def empty_groups(log_set: LogSet, *, dry_run: bool = False) -> list[str]:
         )
         return [(encode_group_key(name), encode_group_metadata(empty))]
 
-    riders = records_of_groups(log_set, emptied, now_ms)
+    attached_records = records_of_groups(log_set, emptied, now_ms)
     if dry_run:
         return said
-    commit_of_groups(log_set, riders, now_ms)
+    commit_of_groups(log_set, attached_records, now_ms)
     for folder in log_set.directories:
         for prefix in (MEMBER_PREFIX, PLAN_PREFIX):
             for path in folder.glob(f"{prefix}*"):
@@ -137,7 +137,7 @@ def records_of_groups(
     Raises:
         KafkaLogError, OSError: groups cannot be read.
     """
-    riders = []
+    attached_records = []
     for key, where in log_set.partitions().items():
         if key.topic != OFFSETS_TOPIC:
             continue
@@ -147,7 +147,7 @@ def records_of_groups(
         with PartitionLog(where.path, key) as log:
             groups = read_groups(log, end)
         for name, group in groups.items():
-            riders.append(
+            attached_records.append(
                 AttachedRecords(
                     topic=OFFSETS_TOPIC,
                     partition_of=functools.partial(partition_for_group, name),
@@ -156,19 +156,19 @@ def records_of_groups(
                     policy=TopicPolicy(allows_internal=True),
                 )
             )
-    return [each for each in riders if each.records]
+    return [each for each in attached_records if each.records]
 
 
-def commit_of_groups(log_set: LogSet, riders: list[AttachedRecords], now_ms: int) -> None:
+def commit_of_groups(log_set: LogSet, attached_records: list[AttachedRecords], now_ms: int) -> None:
     """Write records of groups by one commit, if there are any. REQUIRES: the locks are held.
 
     Raises:
         KafkaLogError, OSError: nothing is published.
     """
-    if riders:
+    if attached_records:
         plan = CommitPlan(directories=tuple(log_set.directories), planned_ms=now_ms)
         identity = BatchIdentity(f"job:{system.random_id()}", 0)
-        Committer(plan, identity, riders=riders).append(log_set, [])
+        Committer(plan, identity, attached_records=attached_records).append(log_set, [])
 
 
 # ----------------------------------------------------------------------------------------------

@@ -1,8 +1,8 @@
-"""Bring a set of log directories into order: what a writer does before it appends, for all logs.
+"""Recover a set of log directories: what a writer does before it appends, for all logs.
 
-Recovery takes an unfinished commit back, cuts torn tails off, and makes the indexes of active
+Recovery rolls an unfinished commit back, cuts torn tails off, and makes the indexes of active
 segments hold what their batches call for. Handing a set over to a broker begins with that, and so
-does taking it back: see :mod:`~kafkalog.streaming.admin.broker.handover`.
+does a takeover: see :mod:`~kafkalog.streaming.admin.broker.handover`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from kafkalog.files.system import system
 from kafkalog.model import INTERNAL_TOPICS, OFFSETS_TOPIC
 from kafkalog.streaming.admin.broker.open_transactions import EndedTransactions
 from kafkalog.streaming.admin.nodes.node_recovery import bring_nodes_in_order
-from kafkalog.streaming.commit.tail_recovery import TailRecovery, telling_a_way_out
+from kafkalog.streaming.commit.tail_recovery import TailRecovery, with_recovery_advice
 from kafkalog.streaming.log.append.recovery import correct_indexes, cut_segment, wrong_indexes
 from kafkalog.streaming.log.files import LOG, OFFSET_INDEX, TIME_INDEX, file_name
 from kafkalog.streaming.log.partition_log import PartitionLog
@@ -58,7 +58,7 @@ from kafkalog.streaming.store.recovery.partition_states import (
 )
 from kafkalog.streaming.store.recovery.rollback import verify_unfinished
 from kafkalog.streaming.store.recovery.unsynced import advice
-from kafkalog.streaming.store.recovery.unsynced_tail import accept_os_loss as do_without
+from kafkalog.streaming.store.recovery.unsynced_tail import accept_lost_tail as do_without
 from kafkalog.streaming.store.recovery.unsynced_tail import find_lost_tails, refuse_lost_tail
 from kafkalog.streaming.store.session import check_written, existing, opened_set
 from kafkalog.streaming.store.topics import differing_ids
@@ -117,7 +117,7 @@ class Preview:
         ends: TransactionEnds | None = None,
         ends_open: bool = False,
     ) -> None:
-        """Prove that unfinished commits can be taken back; with ``ends``, end open transactions.
+        """Prove that unfinished commits can be rolled back; with ``ends``, end open transactions.
 
         With ``ends_open`` somebody else ends them.
 
@@ -169,7 +169,7 @@ class Preview:
         if not bases or cut is not None:
             return Expected(end, ())
         interval = config.index_interval_bytes
-        with telling_a_way_out(is_replicated=self._log_set.state.is_replicated):
+        with with_recovery_advice(is_replicated=self._log_set.state.is_replicated):
             wrong = wrong_indexes(found.path, bases[-1], index_interval_bytes=interval)
         return Expected(end, tuple(path.name for path in wrong))
 
@@ -177,7 +177,7 @@ class Preview:
 def _corrected_after(
     touched: IntendedPartition, folder: Path, config: LogConfig
 ) -> tuple[str, ...]:
-    """Return the indexes that are replaced once a commit is taken back: tried out on a copy.
+    """Return the indexes that are replaced once a commit is rolled back: tried out on a copy.
 
     The copy is of the active segment as it was before that commit, and lies with temporary files.
     """
@@ -239,8 +239,8 @@ class RecoveryReport:
     lost: list[LostOffsets] = field(default_factory=list)
     writers: list[str] = field(default_factory=list)
 
-    def look(self, *, accepts_os_loss: bool = False, mends: bool = True) -> Condition:
-        """Return what notes the unfinished commits of a set before they are taken back.
+    def look(self, *, accepts_lost_tail: bool = False, mends: bool = True) -> Condition:
+        """Return what notes the unfinished commits of a set before they are rolled back.
 
         It refuses to continue where records of flush=os are lost, or does without them.
         """
@@ -249,7 +249,7 @@ class RecoveryReport:
             self.set_id = log_set.state.set_id
             unfinished = [each for each in log_set.unfinished() if each.partitions]
             self.rolled_back = [f"batch {each.batch_id} of {each.writer}" for each in unfinished]
-            if not accepts_os_loss:
+            if not accepts_lost_tail:
                 refuse_lost_tail(log_set, mends=mends)
                 return
             self.lost = do_without(log_set) if mends else find_lost_tails(log_set)
@@ -264,7 +264,7 @@ def recover(
     paths: Sequence[str],
     *,
     reset_log_start: bool = False,
-    accept_os_loss: bool = False,
+    accept_lost_tail: bool = False,
     dry_run: bool = False,
     wait_ms: int = WAIT_MS,
 ) -> RecoveryReport:
@@ -272,7 +272,7 @@ def recover(
 
     With ``reset_log_start`` log starts that lie above the ends of their logs are forgotten: they
     are those of earlier topics of the same names. Otherwise they are problems. With
-    ``accept_os_loss`` logs end where a loss of power has left the records of ``flush=os``. With
+    ``accept_lost_tail`` logs end where a loss of power has left the records of ``flush=os``. With
     ``dry_run`` nothing is changed, nor locked.
 
     Of a replicated set what a majority holds prepared is finished first, and all replicas whose
@@ -286,7 +286,7 @@ def recover(
     check_written(directories)
     policy = SetPolicy.of_upkeep(wait_ms)
     begun = RecoveryReport()
-    look = begun.look(accepts_os_loss=accept_os_loss, mends=not dry_run)
+    look = begun.look(accepts_lost_tail=accept_lost_tail, mends=not dry_run)
     before = find_voters(directories)
     opened = partial(opened_set, directories, policy, look, holder="kafkalog recover")
     with opened(dry_run=dry_run, knows_nodes=True, copies_all=True) as log_set:
@@ -314,7 +314,7 @@ def put_in_order(
 ) -> RecoveryReport:
     """Look at the end of each log, and mend it; ``begun`` is what was done before.
 
-    REQUIRES: the locks are held and unfinished commits taken back; or there is a ``preview``, with
+    REQUIRES: the locks are held and unfinished commits rolled back; or there is a ``preview``, with
     which nothing is changed.
 
     ``takes_over``: the logs are the truth as they are, see
@@ -530,7 +530,7 @@ class _PartitionRecovery:
             start = self._start(found, log, known)
             if log.segments:
                 self._log_set.verify_locks()
-                with telling_a_way_out(is_replicated=state.is_replicated):
+                with with_recovery_advice(is_replicated=state.is_replicated):
                     corrected = correct_indexes(
                         found.path,
                         log.segments[-1].base_offset,

@@ -31,7 +31,7 @@ from kafkalog.streaming.log.swap import Removed, remove_retired
 from kafkalog.streaming.options.topic_settings import REMOTE_STORAGE, LogConfig, is_remote
 from kafkalog.streaming.store.broker_files import LogStarts, end_move, move_log_starts
 from kafkalog.streaming.store.ends.recorded import BrokerMarks
-from kafkalog.streaming.store.expired_segments import Rounds
+from kafkalog.streaming.store.expired_segments import Schedule
 from kafkalog.streaming.store.log_dirs import partitions_by_node
 from kafkalog.streaming.store.policy import WAIT_MS
 from kafkalog.streaming.store.recovery.unsynced_tail import refuse_lost_tail
@@ -478,7 +478,7 @@ _MOST_PARTITIONS: Final = 1000
 """That one round looks at: about a millisecond each. The next round continues after them."""
 
 
-class _Rounds(Rounds):
+class _RetentionSchedule(Schedule):
     pass
 
 
@@ -487,11 +487,11 @@ def retain_if_due(directories: Sequence[Path], policy: SetPolicy, interval_ms: i
 
     REQUIRES: no lock of the directories is held. What goes wrong is a line in the log.
     """
-    rounds = remembered(_Rounds)
-    if not rounds.begins(directories, interval_ms / 1000):
+    schedule = remembered(_RetentionSchedule)
+    if not schedule.begins(directories, interval_ms / 1000):
         return
     try:
-        _round(rounds, directories, policy)
+        _round(schedule, directories, policy)
     except LockTimeoutError:
         _LOGGER.debug("retention waits for its next round: another writer holds %s", directories)
     except Exception as error:  # noqa: BLE001 - the batch before it is committed, whatever this is
@@ -499,12 +499,12 @@ def retain_if_due(directories: Sequence[Path], policy: SetPolicy, interval_ms: i
 
 
 @shielded_rest
-def _round(rounds: Rounds, directories: Sequence[Path], policy: SetPolicy) -> None:
-    run_with_timeout(lambda: _retain(rounds, directories, policy), directories, policy.lag_ms)
+def _round(schedule: Schedule, directories: Sequence[Path], policy: SetPolicy) -> None:
+    run_with_timeout(lambda: _retain(schedule, directories, policy), directories, policy.lag_ms)
 
 
 @shielded_rest
-def _retain(rounds: Rounds, directories: Sequence[Path], policy: SetPolicy) -> None:
+def _retain(schedule: Schedule, directories: Sequence[Path], policy: SetPolicy) -> None:
     state = load_committed(directories).state
     if state is None or not any(_concerned(topic) for topic in state.topics.values()):
         return
@@ -514,7 +514,7 @@ def _retain(rounds: Rounds, directories: Sequence[Path], policy: SetPolicy) -> N
     with opened_set(
         directories, at_once, refuse_lost_tail, holder="retention", knows_nodes=True
     ) as log_set:
-        chosen = rounds.chosen(directories, _partitions(log_set.state), _MOST_PARTITIONS)
+        chosen = schedule.chosen(directories, _partitions(log_set.state), _MOST_PARTITIONS)
         keys = frozenset(chosen)
         _tell(retain_set(log_set, config={}, concerns=keys.__contains__))
 

@@ -1,4 +1,4 @@
-"""Get on with a log that is damaged in its middle, or lacks its end, and of which no copy is left.
+"""Salvage a damaged log of which no copy is left: cut it, or take the damage out.
 
 What is damaged is shown first. An operator then names each place, and what is to become of it:
 

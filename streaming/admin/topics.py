@@ -61,7 +61,7 @@ __all__ = ["Altered", "Bounds", "Deleted", "alter", "create", "delete", "set_bou
 # Create, alter and delete topics.
 #
 # A topic is created, and gets more partitions, as a commit makes those of new topics: visible all
-# at once, and taken back if it is cut off. Settings change by one rename of the commit state. How
+# at once, and rolled back if it is cut off. Settings change by one rename of the commit state. How
 # a topic is deleted: :mod:`~kafkalog.streaming.store.folder_changes`.
 
 

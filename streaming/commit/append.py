@@ -178,7 +178,7 @@ class PartitionAppend:
 
     @property
     def makes_or_seals(self) -> bool:
-        """Whether :meth:`sync` is due: of a log left to the system only if it is new."""
+        """Whether :meth:`sync` is due: of an unsynced log only if it is new."""
         if not self.is_durable:
             return self.plan.creates_directory
         return len(self.plan.segments) > 1 or bool(self.plan.created_files())
@@ -204,7 +204,7 @@ class PartitionAppend:
 
     @property
     def held_before(self) -> LogReach:
-        """What the log held before, which others may have left to the system to write."""
+        """What the log held before, which others may have left unsynced."""
         return LogReach(
             self.plan.directory,
             self.plan.topic_partition,

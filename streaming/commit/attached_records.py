@@ -1,7 +1,7 @@
-"""Records of internal topics that ride along with a batch, such as the positions of a group.
+"""Records of internal topics attached to a batch, such as the positions of a group.
 
 The driver encodes them itself, once the commit holds the locks and knows the topic. They are staged
-beside the batch. So its intent names them, whoever takes it back knows them, and the same rename
+beside the batch. So its intent names them, whoever rolls it back knows them, and the same rename
 publishes them. What they say is not known here.
 """
 
@@ -46,7 +46,7 @@ class AttachedRecords:
 
 
 class AttachedRecordsStaging:
-    """Stages riders for one commit; belongs to one thread.
+    """Stages attached records for one commit; belongs to one thread.
 
     :meth:`finish` or :meth:`discard` ends it.
     """
@@ -55,17 +55,17 @@ class AttachedRecordsStaging:
         self._staging = staging
         self._topics: dict[str, Topic] = {}
 
-    def add(self, rider: AttachedRecords, topic: Topic) -> None:
-        """Encode the records of a rider as its topic wants them.
+    def add(self, attached: AttachedRecords, topic: Topic) -> None:
+        """Encode attached records as its topic wants them.
 
         Raises:
             RecordTooLargeError: one exceeds ``max.message.bytes``.
             CommitError: they cannot be staged.
         """
-        key = TopicPartition(rider.topic, rider.partition_of(topic.partitions))
-        self._topics[rider.topic] = topic
+        key = TopicPartition(attached.topic, attached.partition_of(topic.partitions))
+        self._topics[attached.topic] = topic
         home = Home(None, topic.config.segment_bytes)
-        self._staging.add(key, _encoded(rider, topic), home)
+        self._staging.add(key, _encoded(attached, topic), home)
 
     def finish(self) -> list[StagedRun]:
         """Close the staged files, and return the runs in them.
@@ -84,13 +84,13 @@ class AttachedRecordsStaging:
         self._staging.discard()
 
 
-def _encoded(rider: AttachedRecords, topic: Topic) -> list[EncodedBatch]:
+def _encoded(attached: AttachedRecords, topic: Topic) -> list[EncodedBatch]:
     batch_format = BatchFormat(topic.config)
-    builder = batch_format.builder(rider.timestamp_ms)
-    keys, values = zip(*rider.records, strict=True)
-    count = len(rider.records)
+    builder = batch_format.builder(attached.timestamp_ms)
+    keys, values = zip(*attached.records, strict=True)
+    count = len(attached.records)
     columns = RecordColumns.from_arrow(
-        timestamps=np.full(count, rider.timestamp_ms, np.int64),
+        timestamps=np.full(count, attached.timestamp_ms, np.int64),
         key=pa.array(keys, pa.binary()),
         value=pa.array(values, pa.binary()),
     )

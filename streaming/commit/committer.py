@@ -2,14 +2,14 @@
 
 1. take the locks of all log directories;
 2. find out whether the batch is the next one, committed already, or neither;
-3. take back what an unfinished intent names;
+3. roll back what an unfinished intent names;
 4. write the intent, and the folder that keeps a broker from starting;
 5. append the staged runs;
 6. make them durable, and publish the new commit state: the first rename is the commit;
 7. bring Kafka's checkpoint files up to date, and clear away.
 
-If a commit ends before step 6, the next one takes it back in its step 3, and the log directories
-are as they were. After step 6 nothing is taken back: a failure is logged, and the next commit does
+If a commit ends before step 6, the next one rolls it back in its step 3, and the log directories
+are as they were. After step 6 nothing is rolled back: a failure is logged, and the next commit does
 what is missing.
 
 ``docs/guarantees.md`` says what each step is for.
@@ -47,7 +47,7 @@ from kafkalog.streaming.commit.states import (
 )
 from kafkalog.streaming.commit.versions import new_topics_of
 from kafkalog.streaming.options.bridge import what_to_do
-from kafkalog.streaming.store.appender_cache import KeptAppenders
+from kafkalog.streaming.store.appender_cache import AppenderCache
 from kafkalog.streaming.store.broker_files import (
     WrittenEnd,
     drop_stale_entries_on_nodes,
@@ -166,7 +166,7 @@ class CommitAttempt:
         self._stamp, self._outcome = state.stamp, Outcome.of(state, appends)
 
     def published(self, log_set: LogSet) -> Outcome | None:
-        """Return the outcome of what had begun, if it was published; else it was taken back."""
+        """Return the outcome of what had begun, if it was published; else it was rolled back."""
         stamp, self._stamp = self._stamp, None
         return self._outcome if stamp is not None and stamp == log_set.state.stamp else None
 
@@ -282,9 +282,9 @@ class Committer:
 
     ``checkpoint`` is that of the query, if it can be read. ``appenders`` are those of earlier
     commits. ``conditions`` must hold before the intent, and again right before the rename. If one
-    raises, the commit is taken back. ``riders`` are records of internal topics that are published
-    with the batch. ``ends`` say where logs are to end that may end above their last record.
-    ``copied`` says of a batch that copies from where it continues.
+    raises, the commit is rolled back. ``attached_records`` are records of internal topics that are
+    published with the batch. ``ends`` say where logs are to end that may end above their last
+    record. ``copied`` says of a batch that copies from where it continues.
     """
 
     def __init__(
@@ -293,24 +293,24 @@ class Committer:
         identity: BatchIdentity,
         *,
         checkpoint: QueryCheckpoint | None = None,
-        appenders: KeptAppenders | None = None,
+        appenders: AppenderCache | None = None,
         conditions: Sequence[Condition] = (),
-        riders: Sequence[AttachedRecords] = (),
+        attached_records: Sequence[AttachedRecords] = (),
         ends: Mapping[TopicPartition, CopiedEnd] | None = None,
         copied: CopiedBatch | None = None,
     ) -> None:
         self._plan = plan
         self._identity = identity
         self._checkpoint = checkpoint
-        self._appenders = appenders or KeptAppenders()
+        self._appenders = appenders or AppenderCache()
         self._durable = plan.policy.is_durable
         self._conditions = [*conditions, *([] if copied is None else [copied.check_target])]
-        self._riders = riders
+        self._attached_records = attached_records
         self._ends = ends
         self._copied = copied
         self._verdict = Verdict.APPEND
         self._staged_here: list[StagedRun] = []
-        self._begun = CommitAttempt()
+        self._attempt = CommitAttempt()
 
     @shielded
     def commit(self, runs: Sequence[StagedRun]) -> Outcome:
@@ -322,7 +322,7 @@ class Committer:
             KafkaLogError: likewise, for other reasons (directories, names, sizes).
         """
         try:
-            return self._begun.until_done(self._plan, lambda: self._commit(runs))
+            return self._attempt.until_done(self._plan, lambda: self._commit(runs))
         except OSError as error:
             raise CommitError(
                 f"{self._identity} could not be committed, and nothing of it is visible: {error}"
@@ -332,7 +332,7 @@ class Committer:
     def _commit(self, runs: Sequence[StagedRun]) -> Outcome:
         with self._session() as session:
             log_set = session.open(refuse_lost_tail, self._judge)
-            outcome = self._begun.published(log_set)
+            outcome = self._attempt.published(log_set)
             if outcome is not None:
                 sweep(log_set, self._identity)
                 return outcome
@@ -372,7 +372,7 @@ class Committer:
     @shielded_part
     def _drop(self, runs: Sequence[StagedRun]) -> None:
         with self._session() as session:
-            log_set = session.open(takes_back=False)
+            log_set = session.open(rolls_back=False)
             last = log_set.state.writers.get(self._identity.writer)
             if last is not None and last.batch_id >= self._identity.batch_id:
                 return
@@ -486,7 +486,7 @@ class Committer:
             log_set,
             self._plan,
             replication.leading(runs),
-            self._riders,
+            self._attached_records,
             self._ends,
             now_ms=now_ms,
             staged_prefix=self._identity.staged_prefix,
@@ -496,7 +496,7 @@ class Committer:
         self._staged_here = [r for each in appends for r in each.runs if r.file not in given]
         state = self._following(log_set, appends, now_ms)
         copies = self._copies(appends, appenders, replication)
-        self._begun.note(state, appends)
+        self._attempt.note(state, appends)
         if appends:
             self._write(log_set, state, [*appends, *copies], replication)
         elif self._identity.is_remembered or self._copied is not None:
@@ -533,7 +533,7 @@ class Committer:
         appends: Sequence[PartitionAppend],
         replication: Replication,
     ) -> None:
-        """Steps 4 to 6; a failure is taken back at once, if that can be done.
+        """Steps 4 to 6; a failure is rolled back at once, if that can be done.
 
         REQUIRES: the locks are held, and nothing is unfinished.
         """
@@ -583,15 +583,15 @@ class Committer:
         log_set.publish(state, *conditions)
 
     def _try_to_roll_back(self, log_set: LogSet) -> None:
-        """Take the batch back, unless its state was published after all."""
+        """Roll the batch back, unless its state was published after all."""
         try:
             log_set.verify_locks()
             if log_set.is_outdated() or not log_set.node.decides_alone:
-                return  # it is published, or another writer's commit is: neither is taken back
+                return  # it is published, or another writer's commit is: neither is rolled back
             decide_again(log_set)
             roll_back(log_set, durable=self._durable)
         except (OSError, KafkaLogError, Interrupted) as error:
-            text = "%s is left for the next commit to take back: %s"
+            text = "%s is left for the next commit to roll back: %s"
             _LOGGER.warning(text, self._identity, error)
 
     def _finish(

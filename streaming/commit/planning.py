@@ -1,4 +1,4 @@
-"""From staged runs to what each partition's log gets: offsets, segments, folders of new topics."""
+"""Plan a commit: offsets, segments and folders of new topics, from staged runs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from kafkalog.streaming.commit.preserved_offsets import (
 )
 from kafkalog.streaming.commit.staging.staged_source import LateEncoding, StagedFiles, must_wait
 from kafkalog.streaming.commit.tail_recovery import TailRecovery
-from kafkalog.streaming.store.appender_cache import KeptAppenders
+from kafkalog.streaming.store.appender_cache import AppenderCache
 from kafkalog.streaming.store.broker_files import check_log_start
 from kafkalog.streaming.store.ends.recorded import BrokerMarks
 from kafkalog.streaming.store.log_dirs import LogDirs, choose_directory
@@ -57,7 +57,7 @@ def plan_appends(
     log_set: LogSet,
     plan: CommitPlan,
     runs: Sequence[StagedRun],
-    riders: Sequence[AttachedRecords] = (),
+    attached_records: Sequence[AttachedRecords] = (),
     ends: Mapping[TopicPartition, CopiedEnd] | None = None,
     *,
     now_ms: int,
@@ -75,15 +75,15 @@ def plan_appends(
         RowError, InvalidTopicError: a topic, partition or offset that rows may not go to.
         RecordTooLargeError: a record, of those encoded now, that exceeds its topic's limit.
         CommitError, LogDirectoryError: a log that cannot be appended to (``TailRecovery``); a run
-            that no task of ours made; rows that go to a rider's topic.
+            that no task of ours made; rows that go to the topic of attached records.
     """
-    riders = _checked(runs, plan, riders)
-    planner = _Planner(log_set, plan, riders, now_ms, appenders, replication)
+    attached_records = _checked(runs, plan, attached_records)
+    planner = _Planner(log_set, plan, attached_records, now_ms, appenders, replication)
     durable = plan.policy.is_durable
     with closing(StagedFiles(plan.directories)) as files, ExitStack() as undo:
         aboard = AttachedRecordsStaging(replication.staging(staged_prefix, durable=durable))
         undo.callback(aboard.discard)
-        runs = [*runs, *_staged(riders, aboard, planner)]
+        runs = [*runs, *_staged(attached_records, aboard, planner)]
         marks = StagedEnds(ends or {}, replication.staging(staged_prefix, durable=durable))
         undo.callback(marks.discard)
         opened = _ended(list(planner.open(_by_partition(runs), ends or ())), marks)
@@ -112,7 +112,7 @@ def plan_partitions(
     Raises:
         LogDirectoryError, CommitError: as :func:`plan_appends`.
     """
-    appenders = KeptAppenders().begin(log_set.state)
+    appenders = AppenderCache().begin(log_set.state)
     planner = _Planner(log_set, plan, (), now_ms, appenders, replication)
     identified = topic if topic.exists else _with_id(topic)
     with closing(StagedFiles(plan.directories)) as files:
@@ -188,29 +188,31 @@ def _planned(
 
 
 def _staged(
-    riders: Sequence[AttachedRecords], aboard: AttachedRecordsStaging, planner: _Planner
+    attached_records: Sequence[AttachedRecords], aboard: AttachedRecordsStaging, planner: _Planner
 ) -> list[StagedRun]:
-    for rider in riders:
-        aboard.add(rider, planner.topic(rider.topic))
+    for attached in attached_records:
+        aboard.add(attached, planner.topic(attached.topic))
     return aboard.finish()
 
 
 def _checked(
-    runs: Sequence[StagedRun], plan: CommitPlan, riders: Sequence[AttachedRecords]
+    runs: Sequence[StagedRun], plan: CommitPlan, attached_records: Sequence[AttachedRecords]
 ) -> list[AttachedRecords]:
-    """Check what tasks have reported; return the riders that have records."""
-    riders = [rider for rider in riders if rider.records]
+    """Check what tasks have reported; return the attached ones that are not empty."""
+    attached_records = [attached for attached in attached_records if attached.records]
     for run in runs:
-        _check_run(run, plan, riders)
-    return riders
+        _check_run(run, plan, attached_records)
+    return attached_records
 
 
-def _check_run(run: StagedRun, plan: CommitPlan, riders: Sequence[AttachedRecords]) -> None:
+def _check_run(
+    run: StagedRun, plan: CommitPlan, attached_records: Sequence[AttachedRecords]
+) -> None:
     """Hold what came over the wire against what a task can have made: names become paths."""
     known = 0 <= run.directory < len(plan.directories) and _STAGED_NAME.fullmatch(run.file)
     if not known or run.position < 0 or run.size <= 0:
         raise CommitError(f"a task reported a staged run that none can have made: {run!r:.300}")
-    if any(run.topic_partition.topic == rider.topic for rider in riders):
+    if any(run.topic_partition.topic == attached.topic for attached in attached_records):
         raise CommitError(
             f"rows are to go to topic {run.topic_partition.topic!r}, and so are records that the "
             "commit adds itself: write them by themselves"
@@ -222,7 +224,7 @@ class _Planner:
         self,
         log_set: LogSet,
         plan: CommitPlan,
-        riders: Sequence[AttachedRecords],
+        attached_records: Sequence[AttachedRecords],
         now_ms: int,
         appenders: AppendersOfSet,
         replication: Replication,
@@ -238,7 +240,7 @@ class _Planner:
         self._catalog = TopicCatalog(self._partitions, committed, plan.topics, appenders.topic_id)
         self._counts = self._dirs.partition_counts()
         self._marks = BrokerMarks()
-        self._policies = {rider.topic: rider.policy for rider in riders}
+        self._policies = {attached.topic: attached.policy for attached in attached_records}
         self._topics: dict[str, Topic] = {}
 
     def topic(self, name: str) -> Topic:

@@ -1,4 +1,4 @@
-"""Offsets that rows bring along, and ends that a copy takes from its original."""
+"""Preserved offsets: rows that bring theirs, and ends that a copy takes from its original."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def check_room(key: TopicPartition, runs: Sequence[StagedRun], log_end_offset: i
 # get one of them. So a batch without records stands there. Its offset is the one before the end.
 # A cleaner of Kafka's leaves such batches, so brokers and clients know them.
 #
-# It is staged like a batch of rows. So the intent names it, whoever takes a commit back knows it,
+# It is staged like a batch of rows. So the intent names it, whoever rolls a commit back knows it,
 # and the same rename publishes rows and ends.
 #
 # **Origins.** A batch that copies (:class:`CopiedBatch`) says of which topics, and from where to

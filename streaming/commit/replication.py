@@ -1,4 +1,4 @@
-"""What a commit of several nodes does beside that of one: each replica in sync gets the same bytes.
+"""Replicate a commit: each replica in sync gets the same bytes.
 
 The commit is planned for the leader of each partition. Every other replica in sync is then planned
 from its own log and its own staged copies, and has to come to the very same segments, positions and

@@ -1,4 +1,4 @@
-"""What a batch holds, as a number that does not depend on the order of its rows or on its tasks.
+"""Digest of a batch's rows, independent of their order and of tasks.
 
 A batch that is run again is recognised by what its query's checkpoint planned for it. If that
 cannot be read, and for a batch write with ``txnAppId``, the rows tell: the same rows are the same

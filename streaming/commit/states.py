@@ -1,4 +1,4 @@
-"""From one commit state to the next."""
+"""Compute the commit state that follows a batch."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ def _topics(
 ) -> dict[str, TopicState]:
     """Move the ends of what was appended; settings given now replace those given before.
 
-    What is left to the system moves no durable end: all up to the high watermark was durable if
+    What is left unsynced moves no durable end: all up to the high watermark was durable if
     there is none yet, and of what others appended since nothing is ours to give up.
     """
     topics = dict(known)
@@ -181,7 +181,7 @@ def _topics(
         topic, partition = each.topic, each.plan.topic_partition.partition
         if topic.key not in partitions:
             before = topics.get(topic.key, TopicState(topic.name))
-            # What rides along goes to one topic from all queries: none is a newcomer there.
+            # Attached records go to one topic from all queries: none is unknown there.
             is_own = identity.is_query and topic.name not in INTERNAL_TOPICS
             partitions[topic.key] = dict(before.partitions)
             durable[topic.key] = dict(before.durable_ends)
@@ -205,11 +205,11 @@ def _topics(
 
 
 # ----------------------------------------------------------------------------------------------
-# Make durable what ``flush=os`` has left to the system, where something relies on it.
+# Make durable what ``flush=os`` has left unsynced, where something relies on it.
 #
 # A batch with ``flush=commit`` that is there already: an earlier run may have used ``flush=os``.
 # Whoever returns from such a batch has promised that it survives a loss of power. Nothing says
-# which partitions the first run wrote to. So all that was left to the system is made durable.
+# which partitions the first run wrote to. So all that was left unsynced is made durable.
 # That is rare and cheap: a batch comes again when its query starts again.
 #
 # A log start that moves: it is durable itself, and the oldest records go because there are newer
@@ -242,7 +242,7 @@ def make_left_durable(
         OSError: it is not durable.
     """
     topics = log_set.state.topics
-    if not log_set.state.leaves_to_system:
+    if not log_set.state.has_unsynced:
         return []
     found = log_set.partitions()
     ends, reaches = [], []

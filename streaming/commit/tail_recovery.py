@@ -1,4 +1,4 @@
-"""The end of a log that others have appended to: a torn tail, an open transaction.
+"""Recover the tail of a log that others have appended to: torn batches, open transactions.
 
 A broker that was killed leaves its last batch half written. A recovering broker cuts the log there,
 and so does a writer of ours before it appends. It cuts only above what is committed, acknowledged
@@ -47,7 +47,7 @@ __all__ = [
     "TailRecovery",
     "check_no_open_transaction",
     "open_transaction_error",
-    "telling_a_way_out",
+    "with_recovery_advice",
 ]
 
 _LOGGER: Final = logging.getLogger("kafkalog.sink")
@@ -81,7 +81,7 @@ _OF_NODES: Final = (
 
 
 @contextmanager
-def telling_a_way_out(*, is_replicated: bool) -> Iterator[None]:
+def with_recovery_advice(*, is_replicated: bool) -> Iterator[None]:
     """Add to an error about damage what can be done about it."""
     try:
         yield

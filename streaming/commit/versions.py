@@ -1,4 +1,4 @@
-"""Batch writes with an id: which topics of a write are still to be written.
+"""Versions of batch writes with an id: which topics of a write are still to be written.
 
 ``txnVersion`` counts for each ``txnAppId`` and topic, as Delta's counts for each table. So one
 ``foreachBatch`` may write to several topics under one id and version, and continues where it was

@@ -329,7 +329,7 @@ class Consumer(Closing):
     ) -> Iterator[Callable[[], tuple[Condition, Sequence[AttachedRecords]]]]:
         """Let an append publish the group's positions with its rows; for :func:`kafkalog.append`.
 
-        Gives a function that returns the condition and the riders of the commit.
+        Gives a function that returns the condition and the attached records of the commit.
         """
         self._check_usable()
         self._settle()
@@ -341,12 +341,12 @@ class Consumer(Closing):
             )
         moves: Mapping[TopicPartition, Move] = {}
 
-        def ride() -> tuple[Condition, Sequence[AttachedRecords]]:
+        def attach() -> tuple[Condition, Sequence[AttachedRecords]]:
             nonlocal moves
             moves = self._moves()
-            return self._ride(moves)
+            return self._attach(moves)
 
-        yield ride
+        yield attach
         self._published(moves)
 
     @shielded_step
@@ -369,7 +369,7 @@ class Consumer(Closing):
         """
         self._has_failed = True
 
-    def _ride(
+    def _attach(
         self, moves: Mapping[TopicPartition, Move]
     ) -> tuple[Condition, Sequence[AttachedRecords]]:
         group = self._commits.group
@@ -385,7 +385,7 @@ class Consumer(Closing):
             return refusing(text), ()
         fence = self._commits.fence(self._joined.member_id, moves)
         now_ms = system.time_ns() // 1_000_000
-        return fence, [self._commits.rider(moves, now_ms)] if moves else ()
+        return fence, [self._commits.attach(moves, now_ms)] if moves else ()
 
     @shielded_step
     def _settle(self) -> None:

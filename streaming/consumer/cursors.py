@@ -1,4 +1,4 @@
-"""How far a member has come in its partitions, and what of that the group does not know yet."""
+"""Positions of a member in its partitions, and which of them are not committed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows of the partitions that a member has: one split of one partition after the other, in turn."""
+"""Fetch rows of a member's partitions, one split of one partition after the other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A member that has joined: where it begins, and the thread that sends its heartbeats."""
+"""A joined member: its starting positions, and its heartbeat thread."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The offsets of a streaming query that has joined a group: of what it owns, and of nothing else.
+"""Offsets of a streaming query that has joined a group: those of the partitions it owns.
 
 It answers what :class:`~kafkalog.streaming.source.stream_control.StreamControl` answers for a query
 that reads by itself. What differs follows from one rule: where the group stands in a partition

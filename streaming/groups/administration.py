@@ -1,4 +1,4 @@
-"""Move the positions of a group, or forget it: only while nobody is a member.
+"""Reset or delete the positions of a group that has no members.
 
 A member lives while its counter changes. One that was killed is in the group's record still, if
 nobody was there to go on without it. So who asks for a change watches for as long as the members'

@@ -1,4 +1,4 @@
-"""Publish what is decided about a group, and where it stands: by commits, and by nothing else.
+"""Publish a group's decisions and positions: by commits, and by nothing else.
 
 What a commit says of a group is looked at under the locks of the set, before its intent and right
 before its rename (:class:`Unchanged`, :class:`Fence`). So of two that decide the same generation
@@ -278,7 +278,7 @@ class GroupCommits:
         """
         return last_batches(self._inspect_set().partitions(), positions) if positions else {}
 
-    def rider(self, moves: Mapping[TopicPartition, Move], now_ms: int) -> AttachedRecords:
+    def attach(self, moves: Mapping[TopicPartition, Move], now_ms: int) -> AttachedRecords:
         """Return what is committed of how far partitions were read.
 
         Raises:
@@ -352,10 +352,10 @@ class GroupCommits:
     ) -> None:
         now_ms = system.time_ns() // 1_000_000
         batches = self.last_batches(positions)
-        rider = attached_offsets(
+        attached = attached_offsets(
             self.group, positions, now_ms, records, topic_ids=topic_ids, batches=batches
         )
-        self._commit(rider, condition, now_ms)
+        self._commit(attached, condition, now_ms)
 
     def commit(self, member: str, moves: Mapping[TopicPartition, Move]) -> None:
         """Publish how far a member has come in its partitions.
@@ -365,13 +365,13 @@ class GroupCommits:
             KafkaLogError: likewise, for other reasons.
         """
         now_ms = system.time_ns() // 1_000_000
-        self._commit(self.rider(moves, now_ms), self.fence(member, moves), now_ms)
+        self._commit(self.attach(moves, now_ms), self.fence(member, moves), now_ms)
 
     def fence(self, member: str, moves: Mapping[TopicPartition, Move]) -> Fence:
         """Return the condition under which a member may commit what it has read."""
         return Fence(self._log, self.group, member, moves)
 
-    def _commit(self, rider: AttachedRecords, condition: Unchanged | Fence, now_ms: int) -> None:
+    def _commit(self, attached: AttachedRecords, condition: Unchanged | Fence, now_ms: int) -> None:
         plan = CommitPlan(
             directories=self._directories,
             planned_ms=now_ms,
@@ -379,7 +379,7 @@ class GroupCommits:
             has_nodes=self._inspect_set().state.is_replicated,
         )
         identity = BatchIdentity(f"job:{system.random_id()}", 0)
-        committer = Committer(plan, identity, riders=[rider], conditions=[condition])
+        committer = Committer(plan, identity, attached_records=[attached], conditions=[condition])
         committer.commit_or_abort([])
 
 
@@ -414,7 +414,7 @@ def attached_offsets(
     topic_ids: Mapping[TopicPartition, str] | None = None,
     batches: Mapping[TopicPartition, LastBatch] | None = None,
 ) -> AttachedRecords:
-    """Let a group's positions, and other records of it, ride along with a commit.
+    """Attach a group's positions, and other records of it, to a commit.
 
     A position that is None is taken away. ``topic_ids`` and ``batches``, the last ones below
     positions, tell later whether they still mean the same records.

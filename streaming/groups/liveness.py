@@ -1,4 +1,4 @@
-"""Who of a group still lives, as one watcher sees it: by its own clock, and by what it saw itself.
+"""Failure detector: which members of a group are alive, by heartbeats and the local clock.
 
 A member lives while its counter changes. The watcher adds up the time for which it saw the counter
 stand still. From one look to the next that is at most a heartbeat interval: who was asleep itself

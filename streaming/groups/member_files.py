@@ -1,4 +1,4 @@
-"""The small files by which members say that they want to join, live, know a generation, or leave.
+"""Files of group members: join request, heartbeat, acknowledged generation, leave request.
 
 One a member, written by it alone, in the directory of the set's first member id. Its name has
 hashes, since ids come from outside: ``.kafkalog.group.<group>.<member>``. All integers are

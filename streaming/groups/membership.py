@@ -1,4 +1,4 @@
-"""One member of a group: it joins, takes part in every decision, learns what it has, and leaves.
+"""Membership of one member: join, rebalance, learn the assignment, leave.
 
 Time passes in rounds (:meth:`Membership.round`). Who holds it decides when one is due. In a round a
 member

@@ -1,4 +1,4 @@
-"""What a query of a group reads in a micro-batch, and what its sink commits with the rows."""
+"""Planned positions of a query's micro-batch, and their commit with the rows."""
 
 from __future__ import annotations
 
@@ -239,14 +239,14 @@ class Planned:
             )
         return cls(group, instance, plan.nonce, plan.digest)
 
-    def ride(
+    def attach(
         self,
         directories: Sequence[Path],
         policy: SetPolicy,
         nonces: Collection[str | None],
         ends: Sequence[object] | None,
     ) -> tuple[PlanStands, Sequence[AttachedRecords]]:
-        """Return the condition and the riders of the commit of the batch's rows.
+        """Return the condition and the attached records of the commit of the batch's rows.
 
         Args:
             directories: of the set.
@@ -272,9 +272,9 @@ class Planned:
             )
         moves = plan.moves
         now_ms = system.time_ns() // 1_000_000
-        riders = [commits.rider(moves, now_ms)] if moves else []
+        attached_records = [commits.attach(moves, now_ms)] if moves else []
         fence = commits.fence(plan.member, moves)
-        return PlanStands(folder, self.instance, plan, fence), riders
+        return PlanStands(folder, self.instance, plan, fence), attached_records
 
     def skipped(self, directories: Sequence[Path], policy: SetPolicy) -> None:
         """Write down that the batch was published before: its plan moves the group nowhere.

@@ -1,4 +1,4 @@
-"""Whether a position still belongs to the history of its log: told by the last batch below it.
+"""Validate a position: does it belong to this log's history, by the last batch below it?
 
 A position is a number, and a log that ended lower gives its numbers again. Example: a reader has
 come to offset 100; the log is cut at 60, or an older copy is put back, and grows to 130. At 100

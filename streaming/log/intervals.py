@@ -1,4 +1,4 @@
-"""Sets of whole numbers as ranges: offsets, partitions or timestamps that a query may want."""
+"""Sets of integers as ranges: offsets, partitions, timestamps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the valid batches of a segment end."""
+"""Find where the valid batches of a segment end."""
 
 from __future__ import annotations
 

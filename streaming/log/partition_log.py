@@ -356,7 +356,7 @@ def _read_some(
 ) -> Chunk | None:
     """Read the batches from ``position`` on that start below ``end``, within ``max_bytes``."""
     first = segment.header_at(position)
-    if first is None:  # a writer took back what it had not committed, after it was found
+    if first is None:  # a writer rolled back what it had not committed, after it was found
         segment.refuse_rest(position)
         return None
     length = max(max_bytes, first.size) if min_one_message else max_bytes

@@ -1,4 +1,4 @@
-"""Which of a partition's segments have expired: one rule over plain numbers.
+"""The retention rule: which segments of a partition have expired.
 
 Nothing is read or changed here. A broker's rule, in its three passes, each of which continues at
 the oldest segment that the one before has left, and stops at the first one that it does not take:

@@ -1,4 +1,4 @@
-"""What a process keeps of files between reads, in bounded memory: LevelDB's sharded LRU cache.
+"""Block cache: what a process keeps of files between reads, LevelDB's sharded LRU cache.
 
 A key must say which file it is about, and in which state: name, device and inode alone do not tell
 a truncated file from what it was. What a key cannot say, its value has to.

@@ -195,7 +195,7 @@ def find_entries(
 # LevelDB's memtable in arrays: entries in an arena, and a skip list that keeps them in order.
 #
 # Order is by key, ascending, byte by byte; of one key the entry with the largest sequence number
-# comes first. ``entry_kernels`` has the coding of an entry.
+# comes first. The coding of an entry is above.
 #
 # A node of the skip list is a stretch of ``links``: where its entry lies in the arena, and then
 # the next node on each of its levels, the lowest first. A node is named by where it begins. The

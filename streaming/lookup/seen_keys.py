@@ -16,7 +16,7 @@ from kafkalog.files.regular import write_all
 from kafkalog.files.system import system
 from kafkalog.model import MAX_OFFSET
 from kafkalog.streaming.lookup import key_kernels as kernels
-from kafkalog.streaming.lookup import memtable_kernels as entry_kernels
+from kafkalog.streaming.lookup import memtable_kernels
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -387,12 +387,12 @@ class SpilledKeys:
         left = len(rows)
         while left:
             place = (self._low, self._width, self._buckets, self._used)
-            left = _check_entries(entry_kernels.add_to_buckets(*records, rows, left, *place))
+            left = _check_entries(memtable_kernels.add_to_buckets(*records, rows, left, *place))
             if left:
                 row = int(rows[left - 1])
                 bucket = ((int(hashes[row]) >> 32) - self._low) // self._width
                 self._write(self._file, bucket)
-                size = int(found.key_lengths[row]) + 2 * entry_kernels.SMALLEST_ENTRY
+                size = int(found.key_lengths[row]) + 2 * memtable_kernels.SMALLEST_ENTRY
                 if size > self._shape[1]:
                     self._write_alone(self._file, bucket, records, row, size)
                     left -= 1
@@ -403,8 +403,8 @@ class SpilledKeys:
         """Write a record that is too large for its bucket, with ``size`` bytes at most."""
         alone, used = np.empty((1, size), np.uint8), np.zeros(1, np.int64)
         _check_entries(
-            entry_kernels.add_to_buckets(
-                *records, np.array([row]), 1, 0, entry_kernels.ANY, alone, used
+            memtable_kernels.add_to_buckets(
+                *records, np.array([row]), 1, 0, memtable_kernels.ANY, alone, used
             )
         )
         self._extents[bucket].append((file.append(alone[0, : int(used[0])]), int(used[0])))
@@ -453,7 +453,7 @@ class SpilledKeys:
             entries = _entries(file.read(position, size))
             newest = seen.add(*entries.where, entries.offsets, seen.hashes(*entries.where))
             if not tombstones:
-                newest &= entries.kinds == entry_kernels.VALUE
+                newest &= entries.kinds == memtable_kernels.VALUE
             yield np.ascontiguousarray(entries.offsets[newest][::-1])
 
     def close(self) -> None:
@@ -482,10 +482,12 @@ class _Entries(NamedTuple):
 
 
 def _entries(data: Bytes) -> _Entries:
-    room = len(data) // entry_kernels.SMALLEST_ENTRY
+    room = len(data) // memtable_kernels.SMALLEST_ENTRY
     starts, lengths, offsets = np.empty((3, room), np.int64)
     kinds = np.empty(room, np.uint8)
-    first = room - _check_entries(entry_kernels.find_entries(data, starts, lengths, offsets, kinds))
+    first = room - _check_entries(
+        memtable_kernels.find_entries(data, starts, lengths, offsets, kinds)
+    )
     return _Entries((data, starts[first:], lengths[first:]), offsets[first:], kinds[first:])
 
 
@@ -535,6 +537,6 @@ class NewestOffsets:
 
 
 def _check_entries(answer: int) -> int:
-    if answer == entry_kernels.BROKEN:
+    if answer == memtable_kernels.BROKEN:
         raise AssertionError("a spilled key was found outside of its bytes")
     return answer

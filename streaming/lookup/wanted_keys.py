@@ -1,4 +1,4 @@
-"""Which keys are looked for, if not all: some of them, or those between two."""
+"""The keys of a look-up: some of them, or those between two."""
 
 from __future__ import annotations
 

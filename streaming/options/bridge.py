@@ -1,4 +1,4 @@
-"""The border to Spark and to callers: what went wrong crosses it as one sentence.
+"""Errors that cross to Spark and to callers: one sentence, and the remedy.
 
 Spark shows the whole traceback of a Python worker, causes first, and a reader has to look for its
 end. An error that we raise on purpose says itself where the fault is. Its traceback and its cause

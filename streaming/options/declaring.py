@@ -1,4 +1,4 @@
-"""How options are declared, documented and parsed: once for source, sink and documentation.
+"""Declare, document and parse options: once for source, sink and documentation.
 
 An options class is a frozen dataclass whose fields are made by :func:`option`; the field carries
 the option's name, what it accepts, its unit and its text, so that parsing, error messages and

@@ -1,4 +1,4 @@
-"""What the texts of options may be: whole numbers, sizes, times, words, log directories."""
+"""Kinds of option values: whole numbers, sizes, times, words, log directories."""
 
 from __future__ import annotations
 

@@ -601,7 +601,7 @@ class ReadOptions(GroupOptions):
         if self.shows_latest:
             raise OptionError(
                 "view=latest cannot be used in a streaming query: a newer row of a key would have "
-                "to take back the one before. Read view=records and MERGE each micro-batch into a "
+                "to retract the one before. Read view=records and MERGE each micro-batch into a "
                 "table by foreachBatch (docs/latest.md shows it), or read view=latest in a batch"
             )
 

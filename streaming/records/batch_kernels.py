@@ -195,7 +195,7 @@ def check_small(
 # ----------------------------------------------------------------------------------------------
 # The loop that checks the checksums of batches by the library's own function.
 #
-# The kernels of this module may be loaded only where ``crc_library.is_exported``.
+# This kernel may be loaded only where ``crc_kernels.is_exported``.
 
 
 @kernel("void", "const uint8[]", "int64", "const int64[,]", "uint8[]")

@@ -272,7 +272,7 @@ class OpenBatch(ABC):
 #
 # ``RecordColumns`` holds the rows of one Arrow batch; a ``BatchBuilder`` is the open batch of one
 # partition and takes the rows that go there. A finished batch has base offset 0 and leader epoch
-# -1: both lie outside its CRC and are given when it is appended (``offsets.assign_offsets``).
+# -1: both lie outside its CRC and are given when it is appended (``assign_offsets``).
 #
 # Source: Kafka ``MemoryRecordsBuilder``, ``DefaultRecordBatch``.
 

@@ -220,7 +220,7 @@ def copy_headers(
 # ----------------------------------------------------------------------------------------------
 # The loop that finds the records of magic 2 and copies what is wanted of them to Arrow's buffers.
 #
-# It does in one go, record by record, what ``decode_kernels`` and ``gather_kernels`` do in two
+# It does in one go, record by record, what ``decode_kernels`` and the loops above do in two
 # steps: where keys and values lie is not written down in between. Headers take the two steps.
 
 
@@ -298,7 +298,7 @@ def _fault_behind(
 
 @inlined
 def _forget(valid: Bytes, first: int, end: int) -> None:
-    """Let rows that were taken back not be null."""
+    """Let rows that were rolled back not be null."""
     if valid.shape[0] > 0:
         for row in range(first, end):
             valid[row >> 3] |= 1 << (row & 7)
@@ -353,7 +353,7 @@ def take_records(
     Stops with FULL before a row beyond ``max_rows``, or one with which keys and values come to more
     than ``max_bytes``, unless it is the first. Stops with GROW_KEYS or GROW_VALUES before one whose
     key or value has no room. Stops with the faults of ``find_records``: then the rows of that
-    section that are in this output batch are taken back, by whichever call they were appended. A
+    section that are in this output batch are rolled back, by whichever call they were appended. A
     section that is cut by FULL is checked beyond it, so that one that would fit ``max_rows`` gives
     all of its rows or none.
     """

@@ -87,9 +87,9 @@ class GroupWriter:
             directories=self._directories, planned_ms=now_ms, has_nodes=self._has_nodes
         )
         ids, batches = self._known_of(changed)
-        rider = attached_offsets(self._group, changed, now_ms, topic_ids=ids, batches=batches)
+        attached = attached_offsets(self._group, changed, now_ms, topic_ids=ids, batches=batches)
         identity = BatchIdentity(f"job:{system.random_id()}", 0)
-        committer = Committer(plan, identity, riders=[rider])
+        committer = Committer(plan, identity, attached_records=[attached])
         committer.commit_or_abort([])
         self._written.update(changed)
         _LOGGER.debug("group %s stands at %s", self._group, changed)

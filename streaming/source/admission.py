@@ -1,4 +1,4 @@
-"""Admission: how much one micro-batch takes, and how often an idle query looks."""
+"""Admission: how much one micro-batch takes, and how often an idle query asks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What functions for Python are given, as the texts that options are parsed from."""
+"""Arguments of the Python functions, as the texts that options are parsed from."""
 
 from __future__ import annotations
 

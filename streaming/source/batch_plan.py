@@ -1,4 +1,4 @@
-"""What a batch query reads: its bounds, resolved as of now, cut into splits. Knows no Spark."""
+"""Plan a batch query: resolve its bounds now, and cut it into splits. Knows no Spark."""
 
 from __future__ import annotations
 

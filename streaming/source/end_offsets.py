@@ -1,4 +1,4 @@
-"""Where the partitions of a query end now: what Spark asks by ``latestOffset``.
+"""End offsets of a query's partitions now: what Spark asks by ``latestOffset``.
 
 Ends are those of :mod:`kafkalog.streaming.store.ends.tracker`; what a query does with them is here.
 """
@@ -72,7 +72,7 @@ def say_gaps(
     if unread.unfinished:
         _LOGGER.warning(
             "%s are of a commit that has not ended, and are not read: %s. It is under way, or was "
-            "cut off: then the next writer, or `kafkalog recover`, takes it back",
+            "cut off: then the next writer, or `kafkalog recover`, rolls it back",
             *_counted(unread.unfinished),
         )
     if missing:
@@ -121,7 +121,7 @@ class StalledLogEnds:
             _LOGGER.warning(
                 "%s are in the log and have not become committed for %d s: %s. The query waits for "
                 "that. If a broker or a writer has these directories, see whether it runs. What a "
-                "commit of ours has left that was cut off, `kafkalog recover` takes back; what a "
+                "commit of ours has left that was cut off, `kafkalog recover` rolls back; what a "
                 "broker has left that is gone is read with readUpTo=logEnd",
                 count,
                 int(longest),

@@ -1,4 +1,4 @@
-"""Which rows the filters of a Spark query leave, as far as a log can tell: from filters to sets.
+"""Push filters of a Spark query down: from filters to sets of offsets and timestamps.
 
 Filters on ``topic``, ``partition`` and ``offset`` are taken over from Spark, exactly: the first two
 are a folder's, and a log is ordered by the third. Filters on ``timestamp`` say which batches need

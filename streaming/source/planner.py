@@ -1,4 +1,4 @@
-"""From offsets to the tasks of a batch, leaving out what no filter can match."""
+"""Plan splits: from offsets to the tasks of a batch, leaving out what no filter can match."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a task does: read the slices of one split into Arrow batches of the wanted columns."""
+"""Read the slices of one split into Arrow batches of the wanted columns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The offsets of a streaming query: where it starts, what is new, what the next batch takes.
+"""Offsets of a streaming query: its start, what is new, what the next batch takes.
 
 One instance lives as long as the query runs, in a process of its own beside the driver. It knows no
 Spark: :mod:`~kafkalog.streaming.spark.readers` is the thin layer between.

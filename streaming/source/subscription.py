@@ -1,4 +1,4 @@
-"""Which partitions a query reads: ``subscribe``, ``subscribePattern`` or ``assign``.
+"""The partitions that a query reads: ``subscribe``, ``subscribePattern`` or ``assign``.
 
 Source: Spark ``ConsumerStrategy``. Unlike there, an internal topic can be read by naming it.
 """

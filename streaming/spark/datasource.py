@@ -1,4 +1,4 @@
-"""The data source that Spark finds as ``kafkalog``: it hands out readers and writers, no more.
+"""The data source ``kafkalog``: it hands out readers and writers.
 
 Six kinds of process import this module, most of them only to pickle it: what does the work is
 imported where it is needed.

@@ -1,4 +1,4 @@
-"""What the Spark that runs offers data sources written in Python: 4.0 and 4.1 lack some of it.
+"""What each Spark version offers data sources written in Python.
 
 ========================  =============  =====================================================
 a part of Spark's API     since          where it is missing

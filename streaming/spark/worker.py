@@ -1,4 +1,4 @@
-"""What a Python process of Spark does beside its tasks, whichever they are."""
+"""What a Python worker of Spark does beside its tasks."""
 
 from __future__ import annotations
 

@@ -180,7 +180,7 @@ class LogStreamWriter(StreamArrowWriter):
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Publish the micro-batch, unless it is published already."""
         from kafkalog.streaming.commit.committer import Committer  # noqa: PLC0415
-        from kafkalog.streaming.store.appender_cache import KeptAppenders  # noqa: PLC0415
+        from kafkalog.streaming.store.appender_cache import AppenderCache  # noqa: PLC0415
 
         outputs = _outputs(messages)
         if not outputs:
@@ -194,14 +194,14 @@ class LogStreamWriter(StreamArrowWriter):
         )
         digest = (checkpoint and checkpoint.digest(batchId)) or self._digest_of(outputs)
         identity = replace(first.identity, digest=digest)
-        conditions, riders = self._ride(outputs, checkpoint, batchId)
+        conditions, attached_records = self._attach(outputs, checkpoint, batchId)
         committer = Committer(
             self._plan.commit_plan,
             identity,
             checkpoint=checkpoint,
-            appenders=remembered(KeptAppenders),
+            appenders=remembered(AppenderCache),
             conditions=conditions,
-            riders=riders,
+            attached_records=attached_records,
             ends=_ends(checkpoint, batchId) if self._plan.options.preserve_ends else None,
         )
         outcome = committer.commit(_runs(outputs))
@@ -211,7 +211,7 @@ class LogStreamWriter(StreamArrowWriter):
             _retain(self._plan)
         freeze_planner()
 
-    def _ride(
+    def _attach(
         self, outputs: Sequence[TaskOutput], checkpoint: QueryCheckpoint | None, batch_id: int
     ) -> tuple[Sequence[Condition], Sequence[AttachedRecords]]:
         """Return what a query of a group commits with its rows, and under which condition."""
@@ -222,8 +222,8 @@ class LogStreamWriter(StreamArrowWriter):
         ends = None if checkpoint is None else checkpoint.sources(batch_id)
         nonces = {output.nonce for output in outputs}
         policy = self._plan.options.policy
-        condition, riders = planned.ride(self._plan.directories, policy, nonces, ends)
-        return (condition,), riders
+        condition, attached_records = planned.attach(self._plan.directories, policy, nonces, ends)
+        return (condition,), attached_records
 
     def _digest_of(self, outputs: Sequence[TaskOutput]) -> str:
         """Tell the batch by its plan or by its rows, where its checkpoint cannot be read."""

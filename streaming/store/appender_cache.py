@@ -1,4 +1,4 @@
-"""What this process knows of the logs it wrote last: the next commit need not read their ends.
+"""Appender cache: the ends of the logs written last, for the next commit.
 
 Spark keeps the process in which it commits, and so does a program that appends by itself. What was
 derived for one commit is kept for the next, and believed only if
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from kafkalog.checkpoints.commit_state import CommitStamp, CommitState
     from kafkalog.streaming.log.append.appender import PartitionAppender
 
-__all__ = ["AppendersOfSet", "KeptAppenders"]
+__all__ = ["AppenderCache", "AppendersOfSet"]
 
 _SETS_KEPT: Final = 8
 _PARTITIONS_KEPT: Final = 10_000
@@ -51,7 +51,7 @@ class _Set:
     kept: dict[Path, _Kept] = field(default_factory=dict)
 
 
-class KeptAppenders:
+class AppenderCache:
     """The appenders of one process; who uses those of a set holds the locks of its directories."""
 
     def __init__(self) -> None:

@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from kafkalog.streaming.store.log_set import LogSet
 
 
-__all__ = ["Rounds", "remove_dead"]
+__all__ = ["Schedule", "remove_dead"]
 
 
 # ----------------------------------------------------------------------------------------------
 # Work that is done now and then, for some partitions at a time: when, and for which.
 
 
-class Rounds:
+class Schedule:
     """When the next round of a set is due, and after which partition it begins, by directories.
 
     Each kind of work has a class of its own, of which a process remembers one object.
@@ -80,7 +80,7 @@ _MOST_FOLDERS: Final = 500
 """That one session looks into: some 30 microseconds each."""
 
 
-class _Looks(Rounds):
+class _RemovalSchedule(Schedule):
     pass
 
 
@@ -89,16 +89,16 @@ def remove_dead(log_set: LogSet) -> None:
 
     REQUIRES: the locks are held. ``log_set.removed`` tells what has gone.
     """
-    looks = remembered(_Looks)
-    if not looks.begins(log_set.directories, _INTERVAL_S):
+    schedule = remembered(_RemovalSchedule)
+    if not schedule.begins(log_set.directories, _INTERVAL_S):
         return
     try:
-        _remove(log_set, looks)
+        _remove(log_set, schedule)
     except (KafkaLogError, OSError) as error:
         _LOGGER.warning("deleted segments were not removed, a later session will: %s", error)
 
 
-def _remove(log_set: LogSet, looks: Rounds) -> None:
+def _remove(log_set: LogSet, schedule: Schedule) -> None:
     topics = {
         TopicPartition(topic.name, number): topic
         for topic in log_set.state.topics.values()
@@ -110,7 +110,7 @@ def _remove(log_set: LogSet, looks: Rounds) -> None:
         for key, where in found.items():
             there.setdefault(key, []).append(where)
     known = (key for key in there if key in topics)
-    for key in looks.chosen(log_set.directories, known, _MOST_FOLDERS):
+    for key in schedule.chosen(log_set.directories, known, _MOST_FOLDERS):
         delay_ms = LogConfig.of_topic(topics[key].settings).file_delete_delay_ms
         for where in there[key]:
             with at(where.path):

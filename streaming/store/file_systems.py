@@ -1,4 +1,4 @@
-"""Which file systems may be written to: those whose locks and renames hold.
+"""File systems that may be written to: those whose locks and renames hold.
 
 =============================  ====================================================================
 local (ext4, XFS, tmpfs, …)    yes

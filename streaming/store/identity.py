@@ -1,4 +1,4 @@
-"""Which batch is it: the one after the writer's last one, the last one again, or neither?
+"""Batch identity: is a batch the writer's next one, the last one again, or neither?
 
 A writer is known to the commit state by a key:
 

@@ -1,4 +1,4 @@
-"""The log directories that are written as one set: who belongs to it, and what it has committed.
+"""Log set: directories that are written as one, their members, and what is committed.
 
 A set has an id, and each of its directories a member id; every copy of the commit state names them
 all. So a directory that is missing (not mounted), was copied, or belongs elsewhere is noticed,
@@ -186,7 +186,7 @@ Condition = Callable[[LogSet], None]
 # ----------------------------------------------------------------------------------------------
 # Publish a state that is followed by changes which a broker must not start amid.
 #
-# The intent names no partition: there is nothing to take back. It keeps brokers out, and tells
+# The intent names no partition: there is nothing to roll back. It keeps brokers out, and tells
 # the next session that something may be left to do if this one is cut off.
 
 

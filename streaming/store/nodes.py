@@ -48,7 +48,7 @@ __all__ = [
 # ----------------------------------------------------------------------------------------------
 # The folder ``kafkalog.unfinished``, whose name keeps a broker from starting on half a change.
 #
-# A commit that is cut off leaves it empty. The next writer takes the commit back and removes it.
+# A commit that is cut off leaves it empty. The next writer rolls the commit back and removes it.
 #
 # A salvage that is cut off leaves a note in it. Then it stays until the salvage has ended,
 # whoever writes meanwhile: a broker would cut off everything after the damage that is left. So
@@ -391,7 +391,7 @@ class Node:
     def check_declared(self, stamp: CommitStamp) -> None:
         """See that every directory says what is about to happen: one may have been away meanwhile.
 
-        What was written then lies below its mount, and nobody would take back what is appended.
+        What was written then lies below its mount, and nobody would roll back what is appended.
 
         Raises:
             LogDirectoryError: one does not.
@@ -426,7 +426,7 @@ class Node:
         return state
 
     def taking_back(self, intent: Intent) -> AbstractContextManager[None]:
-        """Return what an unfinished commit is taken back in: one node has nobody to stand in."""
+        """Return what an unfinished commit is rolled back in: one node has nobody to stand in."""
         del intent
         return nullcontext()
 
@@ -443,7 +443,7 @@ class Node:
         """Remove the intent, which is over, and let a broker in again.
 
         ``durable``: the intent must not come back with a loss of power, since what it names was
-        taken back, and another commit gets its sequence number.
+        rolled back, and another commit gets its sequence number.
         """
         for folder in self.directories:
             (folder / INTENT_FILE).unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Find out which set log directories are, start one, or let one grow."""
+"""Open a log set: identify its directories, create a new one, or add a directory."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ __all__ = [
     "inspect_set",
     "known_set",
     "make_log_directory",
-    "of_several_nodes",
     "open_set",
+    "replicated_set_error",
 ]
 
 
@@ -218,7 +218,7 @@ def _join(newest: CommitState, log_set: LogSet, folders: Sequence[Path]) -> LogS
     return LogSet(state, Node(joined), log_set.verify_locks)
 
 
-def of_several_nodes(folder: Path, state: CommitState) -> LogDirectoryError:
+def replicated_set_error(folder: Path, state: CommitState) -> LogDirectoryError:
     """Say that a log directory is not one of a set that is written as one node."""
     return LogDirectoryError(
         f"log directory {folder} belongs to a replicated set of {len(state.nodes)} nodes, which "
@@ -238,7 +238,7 @@ def _members_and_strangers(folders: Sequence[Path]) -> tuple[dict[Path, CommitSt
     states = {folder: load_state(folder) for folder in folders}
     for folder, state in states.items():
         if state is not None and state.is_replicated:
-            raise of_several_nodes(folder, state)
+            raise replicated_set_error(folder, state)
     known = {folder: state for folder, state in states.items() if state is not None}
     named = {
         folder: state for folder, state in known.items() if not _is_only_invited(folder, known)

@@ -1,4 +1,4 @@
-"""What a writer may do to a set of log directories: plain values, decided above the store.
+"""Policies: what a writer may do to a set, as plain values decided above the store.
 
 The options of the sink and of the command line become policies. Nothing below parses options.
 """
@@ -37,7 +37,7 @@ class SetPolicy:
     another writer. ``is_durable``: what is committed is on the disk by then; if not, the system
     writes records when it likes. ``may_grow``: a directory that is no member yet is taken into the
     set, as writers do; who only looks after a set refuses it, since a typing error is likelier.
-    ``takes_lent``: a replicated set may be in the hands of a cluster, which has stopped.
+    ``accepts_handed_over``: a replicated set may be in the hands of a cluster, which has stopped.
     ``lag_ms``: how long one of several nodes may stall before the others continue without it; None
     for ever. ``rebalances``: preferred leaders are elected once they are in sync again.
     ``broker_advice``: what lets ``allows_broker`` be true, in the words of whoever writes.
@@ -47,7 +47,7 @@ class SetPolicy:
     wait_ms: int = WAIT_MS
     is_durable: bool = True
     may_grow: bool = True
-    takes_lent: bool = False
+    accepts_handed_over: bool = False
     lag_ms: int | None = None
     rebalances: bool = False
     broker_advice: str = "Name a directory that no broker had"

@@ -1,10 +1,10 @@
-"""The one way to change log directories: check, lock, open, take back, act, give back.
+"""Session: exclusive access to a log set. Entering locks and recovers it; leaving releases it.
 
 ==========  ======================================================================================
 check       :func:`existing`, :func:`check_written`: the paths can be log directories at all
 lock        :class:`Session`, from ``with`` on: both locks of every directory
 open        :meth:`Session.open`: which set they are, and its newest state; a new one may start
-take back   the same: what a commit that was cut off has left goes, unless a check refuses that
+roll back   the same: what a commit that was cut off has left goes, unless a check refuses that
 act         the caller, for whom :meth:`~kafkalog.streaming.store.log_set.LogSet.check_current`
             tells whether the locks still hold; and ``publish``, which makes a state the truth
 give back   the end of ``with``
@@ -38,8 +38,8 @@ from kafkalog.streaming.store.open_set import (
     inspect_set,
     known_set,
     make_log_directory,
-    of_several_nodes,
     open_set,
+    replicated_set_error,
 )
 from kafkalog.streaming.store.recovery.lost_partitions import refuse_mount_points
 from kafkalog.streaming.store.recovery.rollback import roll_back
@@ -164,9 +164,9 @@ class Session(DirectoryLocks):
         return super().__enter__()
 
     def open(
-        self, *conditions: Condition, takes_back: bool = True, deletes: str | None = None
+        self, *conditions: Condition, rolls_back: bool = True, deletes: str | None = None
     ) -> LogSet:
-        """Open the set, and take back what is unfinished once ``conditions`` have let that pass.
+        """Open the set, and roll back what is unfinished once ``conditions`` have let that pass.
 
         Segments that were deleted a while ago are removed then, too. ``deletes`` is a topic that
         goes next.
@@ -175,12 +175,12 @@ class Session(DirectoryLocks):
 
         Raises:
             LogDirectoryError, CheckpointError: they are no set that may be changed; or what is
-                unfinished cannot be taken back.
+                unfinished cannot be rolled back.
         """
         log_set = open_set(self.directories, self._policy, self.verify)
         for check in conditions:
             check(log_set)
-        if takes_back:
+        if rolls_back:
             roll_back(log_set, durable=self._policy.is_durable, deletes=deletes)
             remove_dead(log_set)
         return log_set
@@ -197,7 +197,7 @@ def opened_set(
     copies_all: bool = False,
     deletes: str | None = None,
 ) -> Iterator[LogSet]:
-    """Lock and open a set, and take back what is unfinished: see :meth:`Session.open`.
+    """Lock and open a set, and roll back what is unfinished: see :meth:`Session.open`.
 
     With ``dry_run`` nothing is locked or changed, but what somebody else has locked is refused.
     Who ``knows_nodes`` gets a replicated set, too; if it ``copies_all``, after replicas that lag
@@ -263,7 +263,7 @@ def ensure_set(paths: Sequence[str | Path], policy: SetPolicy, *, knows_nodes: b
         if voters is not None:
             voters.check_majority()
             if not knows_nodes:
-                raise of_several_nodes(next(iter(voters.states)), voters.newest)
+                raise replicated_set_error(next(iter(voters.states)), voters.newest)
             return voters.newest.set_id
         return _ensure_set(directories, policy)
     except OSError as error:
@@ -286,7 +286,7 @@ def _ensure_set(directories: Sequence[Path], policy: SetPolicy) -> str:
     for folder in directories:
         refuse_a_level_above(folder)
     with Session(directories, policy, holder="a new writer") as session:
-        return session.open(takes_back=False).state.set_id
+        return session.open(rolls_back=False).state.set_id
 
 
 def _real(paths: Iterable[str | Path]) -> list[Path]:

@@ -1,4 +1,4 @@
-"""The topics that rows may go to: which there are, with how many partitions and which settings."""
+"""The topics of a set: their partitions and settings."""
 
 from __future__ import annotations
 

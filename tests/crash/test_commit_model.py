@@ -129,7 +129,7 @@ def plant(patch: pytest.MonkeyPatch, bug: str) -> None:
 
 
 def forget_intent(_: Committer, log_set: LogSet) -> None:
-    """Take nothing back, and take away what tells that there is something to take back."""
+    """Take nothing back, and take away what tells that there is something to roll back."""
     log_set.node.withdraw(durable=False)
 
 

@@ -142,7 +142,7 @@ def test_whichever_call_is_interrupted_a_batch_is_there_whole_or_not_at_all(
     assert stopped > 5
 
 
-def test_an_fsync_of_what_was_left_to_the_system_that_fails_fails_the_durable_batch(
+def test_an_fsync_of_what_was_left_unsynced_that_fails_fails_the_durable_batch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = {"topic": "t", "segment__bytes": "130"}
@@ -244,7 +244,7 @@ def test_commits_while_the_clock_is_far_ahead_forget_nobody_and_say_who_seems_si
     assert values_of([tmp_path], "t") == {0: ["a", "b", "0", "1", "2", "c", "3"]}
 
 
-def test_a_clock_that_is_right_again_takes_back_what_a_wrong_one_has_found(
+def test_a_clock_that_is_right_again_revokes_what_a_wrong_one_has_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = (Writer(tmp_path, name=name, topic="t") for name in ("first", "second"))

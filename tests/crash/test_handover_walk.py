@@ -1,4 +1,4 @@
-"""Cut off anywhere how directories are given to a broker, or taken back: nothing is lost by it."""
+"""Cut off a handover or a takeover anywhere: nothing is lost by it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Writers with ``flush=os`` and with ``flush=commit`` on one log, and a loss of power.
 
-What the first ones left to the system lies in front of what the others were promised: it must be on
+What the first ones left unsynced lies in front of what the others were promised: it must be on
 the disk with it.
 """
 
@@ -153,7 +153,7 @@ def test_a_recovery_point_of_an_earlier_topic_of_that_name_is_not_trusted() -> N
 
 
 def check_points(case: Case) -> None:
-    """What a dead process had left to the system is ended by one whose commits are durable."""
+    """What a dead process had left unsynced is ended by one whose commits are durable."""
     before = prepared(case)
     machine = Machine(killed_after_publishing(case, before))
     machine.process = 2
@@ -175,7 +175,7 @@ def check_points(case: Case) -> None:
 
 
 @pytest.mark.parametrize("case", MIXED, ids=lambda case: case.name)
-def test_a_recovery_point_passes_nothing_that_a_dead_writer_left_to_the_system(case: Case) -> None:
+def test_a_recovery_point_passes_nothing_that_a_dead_writer_left_unsynced(case: Case) -> None:
     check_points(case)
 
 

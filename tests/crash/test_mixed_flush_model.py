@@ -38,7 +38,7 @@ LARGE_SEARCHES: Final = (
 
 
 @pytest.mark.parametrize("bounds", SMALL_SEARCHES + (LARGE_SEARCHES if LARGE else ()), ids=str)
-def test_whatever_is_left_to_the_system_durable_rows_survive_and_the_loss_is_told(
+def test_whatever_is_left_unsynced_durable_rows_survive_and_the_loss_is_told(
     bounds: Bounds,
 ) -> None:
     disks, lossy = search_mixed_flush(bounds)
@@ -68,7 +68,7 @@ def all_left_is_durable(topic: TopicState, before: TopicState | None) -> TopicSt
 
 
 def what_was_left_is_durable(topic: TopicState, before: TopicState | None) -> TopicState:
-    """Let the durable end be where the last batch begins that was left to the system."""
+    """Let the durable end be where the last batch begins that was left unsynced."""
     if before is None:
         return topic
     ends = {
@@ -87,9 +87,9 @@ def plant(patch: pytest.MonkeyPatch, bug: str) -> None:
             patch.setattr(committer, "next_state", changed(next_state, what_was_left_is_durable))
         case "a durable batch lies behind a hole":
             patch.setattr(applying, "sync_up_to", nothing)
-        case "a durable batch that comes again stays left to the system":
+        case "a durable batch that comes again stays left unsynced":
             patch.setattr(committer, "make_left_durable", nothing)
-        case "states and intents are left to the system":
+        case "states and intents are left unsynced":
             patch.setattr(atomic_file, "sync", nothing)
         case "nobody looks after a loss of power":
             patch.setattr(unsynced, "find_lost", nothing)
@@ -99,8 +99,8 @@ BUGS: Final = {
     "a durable batch ends what was left in other partitions": TWO_QUERIES,
     "the next batch moves the durable end": TWO_QUERIES,
     "a durable batch lies behind a hole": TWO_QUERIES,
-    "a durable batch that comes again stays left to the system": KILLED,
-    "states and intents are left to the system": AMID,
+    "a durable batch that comes again stays left unsynced": KILLED,
+    "states and intents are left unsynced": AMID,
     "nobody looks after a loss of power": AMID,
 }
 

@@ -1,6 +1,6 @@
 """Writers with ``flush=os`` beside others with ``flush=commit``, and a loss of power at any moment.
 
-Records that were left to the system may be lost; nothing else may: no state, no intent, no guard,
+Records that were left unsynced may be lost; nothing else may: no state, no intent, no guard,
 and nothing that was durable. Until somebody accepts the loss, all who notice it say how to.
 """
 
@@ -125,7 +125,7 @@ def check(case: Case, disk: Disk, kept: int, process: int) -> int:
             assert "recover --accept-os-loss" in str(error)  # noqa: PT017 - or it is written
             refused = True
     with simulated(started(disk, process + 1)):
-        done = recover([str(folder) for folder in scene.directories], accept_os_loss=True)
+        done = recover([str(folder) for folder in scene.directories], accept_lost_tail=True)
         assert done.problems == []
         assert refused or not done.lost
         assert not done.lost or any("query:4711" in writer for writer in done.writers)
@@ -135,7 +135,7 @@ def check(case: Case, disk: Disk, kept: int, process: int) -> int:
         assert set(values) <= set(scene.expected(batches))
         gone = sum(each.end - each.start for each in done.lost)
         assert gone == len(scene.expected(batches)) - len(values)
-        assert recover([str(f) for f in scene.directories], accept_os_loss=True).lost == []
+        assert recover([str(f) for f in scene.directories], accept_lost_tail=True).lost == []
         EndOffsets([str(folder) for folder in scene.directories], lambda _: True).look()
         scene.write(batches, "run-2")
         following = set(scene.expected(batches + 1)) - set(scene.expected(batches))
@@ -153,7 +153,7 @@ def _batches(scene: Scene) -> int:
 
 
 @pytest.mark.parametrize("case", MIXED, ids=lambda case: case.name)
-def test_a_loss_of_power_takes_only_records_that_were_left_to_the_system(
+def test_a_loss_of_power_takes_only_records_that_were_left_unsynced(
     case: Case, boots: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if case.adopts:
@@ -168,7 +168,7 @@ def check_each(case: Case, disks: Sequence[tuple[Disk, int]]) -> list[int]:
     return [check(case, disk, kept, 100 + 2 * slot) for slot, (disk, kept) in enumerate(disks)]
 
 
-def test_states_and_intents_that_are_left_to_the_system_are_found_out(
+def test_states_and_intents_that_are_left_unsynced_are_found_out(
     boots: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (rolling,) = [case for case in MIXED if case.name == "roll"]

@@ -160,7 +160,7 @@ def test_whatever_a_loss_of_power_leaves_of_a_commit_each_row_is_there_once(case
 def test_whatever_a_loss_of_power_leaves_of_a_recovery_each_row_is_there_once(case: Case) -> None:
     before = prepared(case)
     whole = changes_of(before, lambda: Scene(case, MOUNT).write(case.before, "run-1"))
-    # Deep in the commit, where most is there to be taken back.
+    # Deep in the commit, where most is there to be rolled back.
     deep = len(whole.disk.changes) * 3 // 5
     cut_off = changes_of(before, lambda: Scene(case, MOUNT).write(case.before, "run-1"), deep)
     assert check_all(case, cut_off.disk.copy(), "run-2") >= min(STATES, 20)
@@ -184,7 +184,7 @@ def test_the_dump_tool_finds_nothing_wrong_after_losses_of_power(
     assert dump_log_segments([path for path in files if path.stat().st_size]).findings == []
 
 
-def test_an_intent_that_was_taken_back_says_nothing_when_it_comes_back() -> None:
+def test_an_intent_that_was_rolled_back_says_nothing_when_it_comes_back() -> None:
     """Its sequence number is an empty batch's by then, and it names offsets beyond the end."""
     before = prepared(SMALL)
     scene = Scene(SMALL, MOUNT)

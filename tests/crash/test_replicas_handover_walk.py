@@ -12,8 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final
 
 import pytest
-from tests.support.killing import run_and_kill
-from tests.support.lent import (
+from tests.support.handed_nodes import (
     IDS,
     append_as_broker,
     commit_without,
@@ -23,6 +22,7 @@ from tests.support.lent import (
     know,
     take,
 )
+from tests.support.killing import run_and_kill
 from tests.support.logs import Row, append_batch, batch_bytes, write_segment
 from tests.support.replicated import (
     append,
@@ -89,7 +89,7 @@ def check_given(nodes: list[Path]) -> None:
     assert all(map(is_ready, nodes))
     check_clean(nodes)
     check_equal(nodes)
-    assert newest_state(nodes).lent_to == "c"
+    assert newest_state(nodes).handed_to == "c"
     assert values(nodes) == sorted(BEFORE)
 
 
@@ -111,18 +111,18 @@ def test_a_handover_that_was_killed_is_ours_or_done_again(template: Path, folder
         shutil.copytree(template, copy)
         nodes, metadata = nodes_in(copy), copy / "metadata"
         died = run_and_kill(lambda n=nodes, m=metadata: give(n, m), call, half=True)  # type: ignore[misc]
-        is_lent = newest_state(nodes).lent_to != ""
+        is_handed_over = newest_state(nodes).handed_to != ""
         is_open = [not (node / UNFINISHED_FOLDER).exists() for node in nodes]
-        assert not (is_lent and any(is_open)) or all(map(is_ready, nodes)), call
-        seen.add((is_lent, any(is_open)))
+        assert not (is_handed_over and any(is_open)) or all(map(is_ready, nodes)), call
+        seen.add((is_handed_over, any(is_open)))
         assert values(nodes) == sorted(BEFORE)
         # What lies prepared may be decided by whoever comes next: then it is lent from now on.
-        is_ours = not is_lent and call % 2 == 1 and continues(nodes)
+        is_ours = not is_handed_over and call % 2 == 1 and continues(nodes)
         if not is_ours:
             if call % 3:
                 assert give(nodes, metadata).problems == []
                 check_given(nodes)
-            elif not is_lent:
+            elif not is_handed_over:
                 assert give(nodes, metadata).problems == []
             assert not continues(nodes)
             assert take(nodes, metadata).problems == []

@@ -72,7 +72,7 @@ def one_is_enough(patch: pytest.MonkeyPatch) -> None:
 
 
 def without_claim(patch: pytest.MonkeyPatch) -> None:
-    """Take back without publishing the present state under a new epoch first."""
+    """Roll back without publishing the present state under a new epoch first."""
 
     def only_said(log_set: Any, state: Any, *_: object) -> None:
         log_set.state = state

@@ -99,7 +99,7 @@ def delete_what_was_left(flushes: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize("flushes", [("os", "os"), ("os",), ("commit", "os", "os")], ids="-".join)
-def test_records_left_to_the_system_may_be_deleted_before_the_power_goes(
+def test_records_left_unsynced_may_be_deleted_before_the_power_goes(
     flushes: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine = Machine()
@@ -117,7 +117,7 @@ def test_records_left_to_the_system_may_be_deleted_before_the_power_goes(
                 assert not returned or seen() == last
             except KafkaLogError as error:
                 assert "--accept-os-loss" in str(error)  # noqa: PT017 - or it is read
-            assert recover([str(MOUNT)], accept_os_loss=True).problems == []
+            assert recover([str(MOUNT)], accept_lost_tail=True).problems == []
             if returned:
                 assert [start for start, _ in seen()] == [start for start, _ in last]
             known = [len(values) for _, values in seen()] if (MOUNT / "t-0").exists() else [0, 0]

@@ -96,7 +96,7 @@ def test_whichever_call_a_recovery_is_killed_at_each_row_is_there_once(
     template = template_of(case, folder / "template")
     counting = copied(case, template, folder / "counting")
     calls = count_calls(lambda: counting.write(case.before, "run-1"))
-    # Deep in the commit, where most is there to be taken back.
+    # Deep in the commit, where most is there to be rolled back.
     first = calls * 3 // 5
     unfinished = copied(case, template, folder / "unfinished")
     assert run_and_kill(lambda: unfinished.write(case.before, "run-1"), first)

@@ -23,7 +23,7 @@ STRIDE: Final = int(os.environ.get("KAFKALOG_KILL_STRIDE", "11"))
 
 
 @pytest.mark.parametrize("name", ["unfinished", "unfinished-new-topic", "published-once"])
-def test_an_intent_of_format_1_is_taken_back_before_anything_is_written_in_format_2(
+def test_an_intent_of_format_1_is_rolled_back_before_anything_is_written_in_format_2(
     name: str, tmp_path: Path
 ) -> None:
     batch_id = EarlierSet.unpacked(name, tmp_path / "0").next_batch

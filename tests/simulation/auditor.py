@@ -255,7 +255,7 @@ class Audit:
         """Whether a loss of power between two moments may have taken what was there of a write.
 
         guarantees.md: nothing is lost with ``flush=commit`` once a commit has returned; what
-        ``flush=os`` left to the system may be.
+        ``flush=os`` left unsynced may be.
         """
         done = write.acknowledged if write.outcome == "ok" and write.is_durable else until
         return any(since < at < until and at < done for at in self._history.losses_of_power)

@@ -59,7 +59,7 @@ class RefusedError(Exception):
 
 
 def broker(scene: Scene, name: str, operations: int, chance: random.Random) -> None:
-    """A person who hands a set over to a broker, and takes it back; now and then in haste."""
+    """A person who hands a set over to a broker, and takes it over again; now and then in haste."""
     _lend(scene, name, operations, chance, moves=False)
 
 

@@ -120,7 +120,7 @@ GUARDS: Final = {
         {"kill": 300, "torn": 400},
     ),
     "readers see what is not committed": Mutation(
-        "readers see parts of batches, and what is taken back",
+        "readers see parts of batches, and what is rolled back",
         {"store.ends.rule.committed_end": _always(None)},
         ("query", "appender", "reader", "reader"),
         {"kill": 300, "torn": 400},
@@ -154,7 +154,7 @@ GUARDS: Final = {
         ("query", "appender", "reader"),
         {"power": 400},
     ),
-    "what was left to the system may be deleted": Mutation(
+    "what was left unsynced may be deleted": Mutation(
         "after a loss of power a log ends below its start, for ever",
         {"admin.retention.make_shortened_durable": _nothing},
         ("appender", "deleter", "deleter"),
@@ -180,7 +180,7 @@ GUARDS: Final = {
         {"vanish": 150, "empty": 150},
     ),
     "brokers may start on half a commit": Mutation(
-        "a broker appends after what is taken back, or serves it",
+        "a broker appends after what is rolled back, or serves it",
         {"store.nodes.keep_brokers_out": _nothing},
         ("query", "appender", "broker", "broker", "reader"),
         {"kill": 300, "torn": 400},
@@ -227,7 +227,7 @@ GUARDS: Final = {
         ("appender", "cleaner", "cleaner", "reader"),
     ),
     "the folder of a state that was replaced is not synced": Mutation(
-        "a loss of power takes a commit back that was acknowledged",
+        "a loss of power rolls a commit back that was acknowledged",
         {"store.nodes._sync": Instead("fsync_directory(folder)")},
         ("query", "appender", "reader"),
         {"power": 400},
@@ -353,7 +353,7 @@ GUARDS: Final = {
         {"short": 40},
     ),
     "checkpoints are written before the rename": Mutation(
-        "a broker is told ends of a commit that is taken back",
+        "a broker is told ends of a commit that is rolled back",
         {
             "commit.committer.Committer._write": Instead(
                 "self._apply(appends, replication)",
@@ -367,7 +367,7 @@ GUARDS: Final = {
     "positions apart from rows": Mutation(
         "rows are copied again by whoever comes next",
         {
-            "consumer.consumer.Consumer._ride": Instead(
+            "consumer.consumer.Consumer._attach": Instead(
                 "return fence, [self._commits.rider(moves, now_ms)] if moves else ()",
                 "return fence, ()",
             )

@@ -26,13 +26,13 @@ def operator(scene: Scene, name: str, operations: int, chance: random.Random) ->
         with scene.at_work(name):
             scene.rest(chance)
             accepts = scene.may_need_acceptance and chance.random() < 0.5
-            done = scene.accept_os_loss() if accepts else recover(scene.paths)
+            done = scene.accept_lost_tail() if accepts else recover(scene.paths)
             if (done.problems or done.lost) and not (scene.may_fail or scene.may_find):
                 scene.history.errors.append(f"{name} finds {done.problems} {done.lost}")
 
 
 def giver(scene: Scene, name: str, operations: int, chance: random.Random) -> None:
-    """A person who hands a set over to a broker, and takes it back before one was started."""
+    """A person who hands a set over to a broker, and takes it over again before one was started."""
     for _ in range(max(operations // 2, 1)):
         with scene.at_work(name):
             scene.rest(chance)

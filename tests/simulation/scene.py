@@ -108,7 +108,7 @@ class Scene:
         return write
 
     def choose_flush(self, write: Write, chance: random.Random) -> None:
-        """Let a try be durable, or be left to the system."""
+        """Let a try be durable, or be left unsynced."""
         flush = self.options["flush"]
         write.flush = chance.choice(("commit", "os")) if flush == "mixed" else flush
         write.is_left_to_system |= write.flush == "os"
@@ -153,12 +153,12 @@ class Scene:
         """Choose a topic to read."""
         return OTHER if self.has_other and chance.random() < 0.7 else TOPIC
 
-    def accept_os_loss(self) -> RecoveryReport:
+    def accept_lost_tail(self) -> RecoveryReport:
         """Let a person continue without what a loss of power took, and note what he is told."""
         noted = Acceptance(self.history.now())
         self.history.accepted.append(noted)
         self.other.accepted.append(Acceptance(noted.at))
-        done = recover(self.paths, accept_os_loss=True)
+        done = recover(self.paths, accept_lost_tail=True)
         lost = [each for each in done.lost if each.where.topic_partition.topic == TOPIC]
         noted.named = {e.where.topic_partition.partition: (e.start, e.end) for e in lost}
         return done

@@ -334,7 +334,7 @@ def _end(scene: Scene) -> None:
     """When all is quiet again, who writes can write, and who reads can read."""
     if scene.may_need_acceptance:
         with scene.at_work("end"):
-            scene.accept_os_loss()
+            scene.accept_lost_tail()
     ACTORS["appender"](scene, "end", 1, random.Random(0))
     look(scene, "end")
 

@@ -19,7 +19,7 @@ from kafkalog.streaming.commit.committer import Committer
 from kafkalog.streaming.commit.versions import with_digests
 from kafkalog.streaming.sink.task_writer import TaskWriter
 from kafkalog.streaming.sink.write_options import WriteOptions, WritePlan
-from kafkalog.streaming.store.appender_cache import KeptAppenders
+from kafkalog.streaming.store.appender_cache import AppenderCache
 from kafkalog.streaming.store.identity import APP_PREFIX, BatchIdentity
 from kafkalog.streaming.store.session import ensure_set
 
@@ -161,7 +161,7 @@ def query(scene: Scene, name: str, operations: int, chance: random.Random) -> No
 
 def _commit_query(plan: WritePlan, identity: BatchIdentity, runs: list[StagedRun]) -> None:
     try:
-        Committer(plan.commit_plan, identity, appenders=remembered(KeptAppenders)).commit(runs)
+        Committer(plan.commit_plan, identity, appenders=remembered(AppenderCache)).commit(runs)
     except Exception:
         _abort(plan, identity, runs)
         raise

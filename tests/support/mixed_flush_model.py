@@ -10,11 +10,11 @@ A *world* is a simulated disk, what of it is durable, and the queries that write
   run has another id.
 
 Queries differ in what they write: the first to both partitions, the others to one. So a log may be
-left to the system while the other one is durable. After a loss of power these must hold:
+left unsynced while the other one is durable. After a loss of power these must hold:
 
 1. A batch whose commit returned is in the commit state, with either ``flush``.
 2. Readers see all that the state says is committed. They refuse if any of it is lost. So does the
-   next writer; it may refuse, too, to take back a commit with ``flush=os``, whose staged files may
+   next writer; it may refuse, too, to roll back a commit with ``flush=os``, whose staged files may
    be lost. A refusal names ``recover --accept-os-loss``.
 3. After that command each log is what was committed, or lacks its end. It ends with a whole batch,
    and not below what was durable: the last batch with ``flush=commit`` to it that returned, or
@@ -481,7 +481,7 @@ class _Aftermath:
 
     def _recover(self) -> RecoveryReport:
         try:
-            done = recover([str(_LOG_DIR)], accept_os_loss=True)
+            done = recover([str(_LOG_DIR)], accept_lost_tail=True)
         except KafkaLogError as error:
             raise Broken(f"{error}\n{_told(self._world)}\n{self._told}") from error
         self._hold(not done.problems, f"recover has problems: {done.problems}")

@@ -173,10 +173,10 @@ class _World:
         return True
 
     def recover(self) -> None:
-        """Let somebody take back what is unfinished, and write nothing."""
+        """Let somebody roll back what is unfinished, and write nothing."""
         with self.process("recovery"), QuorumSession(FOLDERS, SetPolicy(), holder="x") as session:
             session.open()
-        self.steps.append("what is unfinished is finished, or taken back")
+        self.steps.append("what is unfinished is finished, or rolled back")
         newest = max(filter(None, map(load_state, FOLDERS)), key=lambda state: state.rank)
         for node in set(self.away):
             self.bring_back()
@@ -185,7 +185,7 @@ class _World:
             is_over = late is None or late.sequence <= newest.sequence
             self.hold(
                 is_over or (late is not None and late.controller_epoch < newest.controller_epoch),
-                f"what {NAMES[node]} holds prepared may still be decided, and was taken back",
+                f"what {NAMES[node]} holds prepared may still be decided, and was rolled back",
             )
 
     # What must hold

@@ -67,7 +67,7 @@ CASES: Final = (
     ),
     Case("new topics", 0, {"numPartitions": "2"}),
     Case("two directories", 1, {"numPartitions": "3", "compression__type": "lz4"}, directories=2),
-    Case("left to the system", 1, {"numPartitions": "1", "flush": "os"}),
+    Case("left unsynced", 1, {"numPartitions": "1", "flush": "os"}),
     Case("v0, compressed", 1, {"message__format": "v0", "compression__type": "gzip"}, rows=10),
     Case("v1, rolling", 1, {"message__format": "v1", "segment__bytes": "500"}, rows=10),
 )

@@ -13,7 +13,7 @@ from kafkalog.streaming.log.partition_log import PartitionLog
 from kafkalog.streaming.records.columns import Columns, RecordDecoder
 from kafkalog.streaming.sink.task_writer import TaskWriter
 from kafkalog.streaming.sink.write_options import WriteOptions, WritePlan
-from kafkalog.streaming.store.appender_cache import KeptAppenders
+from kafkalog.streaming.store.appender_cache import AppenderCache
 from kafkalog.streaming.store.identity import BatchIdentity
 from kafkalog.streaming.store.log_dirs import LogDirs
 from kafkalog.streaming.store.session import ensure_set
@@ -73,7 +73,7 @@ class Writer:
         self.name = name
         self.run = run
         self.stamp_ms = STAMP_MS
-        self.appenders = KeptAppenders()
+        self.appenders = AppenderCache()
         given = {option.replace("__", "."): value for option, value in options.items()}
         self.options = WriteOptions.parse({"path": ",".join(map(str, directories)), **given})
 

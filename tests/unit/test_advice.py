@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pytest
 import typer
-from tests.support.lent import format_nodes, know
+from tests.support.handed_nodes import format_nodes, know
 from tests.support.log_files import flip
 from tests.support.logs import Row, append_batch, batch_bytes, write_checkpoint
 from tests.support.transactions import COMMIT, marker, producer_batch
@@ -731,7 +731,7 @@ def a_replica_lags_whose_leader_is_damaged(place: Place) -> None:
 
 
 @case("was handed over to the brokers of cluster", on="three")
-def a_set_that_brokers_have_is_taken_back(place: Place) -> None:
+def a_set_that_brokers_have_is_taken_over(place: Place) -> None:
     format_nodes(place.folders)
     place.run("handover", place.path, "--cluster-metadata", str(lent_metadata(place)))
     message = place.refused(place.allowed)
@@ -1227,11 +1227,11 @@ OF_OPTIONS: Final = ("for `kafkalog compact`", "for `kafkalog retain`", "which t
 """What options are for: no advice."""
 
 ELSEWHERE: Final[dict[str, str]] = {
-    "a broker has written since. Run": "unit/admin/test_lent_nodes.py::"
+    "a broker has written since. Run": "unit/admin/test_handed_nodes.py::"
     "test_after_brokers_have_written_a_takeover_comes_before_a_handover",
-    "a broker of another one would lose": "unit/admin/test_lent_nodes.py::"
+    "a broker of another one would lose": "unit/admin/test_handed_nodes.py::"
     "test_a_replica_that_lags_is_brought_in_sync_first",
-    "nothing says which is the cluster's": "unit/admin/test_lent_nodes.py::"
+    "nothing says which is the cluster's": "unit/admin/test_handed_nodes.py::"
     "test_a_topic_that_the_cluster_made_is_taken_over",
     "Then put an": "unit/store/replicas/test_replicas_that_part.py::"
     "test_nodes_that_were_put_back_and_written_to_are_refused_with_a_way_on_that_works",

@@ -40,7 +40,7 @@ NAMING: Final = {
     "streaming/admin/backup.py": "copies what they say of a partition",
     "streaming/admin/nodes/replicas.py": "whether a replica comes any further",
     "streaming/store/replicas/lost_state.py": "distrusts what a node says that lost its state",
-    "streaming/store/replicas/rewriting.py": "takes back how far a replica is trusted",
+    "streaming/store/replicas/rewriting.py": "lowers how far a replica is trusted",
     "streaming/admin/broker/handover.py": "writes all of them",
     "streaming/admin/salvage.py": "lowers them to where it cuts",
     "streaming/store/ends/recorded.py": "for writers and readers",

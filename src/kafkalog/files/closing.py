@@ -1,4 +1,4 @@
-"""What has a ``close`` is a context manager."""
+"""Base class of what is closed: its ``close`` ends a ``with`` block."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
-"""Let an action that holds locks come to its end, whatever interrupts the caller.
+"""Defer signals until an action that holds locks has ended.
 
 Ctrl-C, an alarm, and a notebook's interrupt raise an exception between any two instructions of a
-thread. If the caller held the locks, it would give them back, or take a commit back, while other
+thread. If the caller held the locks, it would give them back, or roll a commit back, while other
 threads still write and cut. So an action that holds locks runs in a thread of its own, which
 nothing interrupts: Python runs signal handlers in the main thread only. The caller waits. When it
 is interrupted, it asks the thread to stop, waits for it, and then raises what interrupted it.
 
 The thread stops where nothing is left half done, see :func:`check_interrupt`: queued work never
-begins, running work ends, the commit is taken back, and the locks are given back last.
+begins, running work ends, the commit is rolled back, and the locks are given back last.
 
 What keeps something from call to call (a Consumer, a stream's reader) does each call's work in such
 a thread, too: an interrupt never leaves it half changed.

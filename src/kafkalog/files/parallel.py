@@ -1,4 +1,4 @@
-"""Let threads wait for the disk, where much is copied or has to be made durable.
+"""Run disk work in threads: copies, fsyncs.
 
 Threads are of no use for work of short calls only: they would pass the interpreter's lock around at
 each call, and be slower than one thread.

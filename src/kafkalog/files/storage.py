@@ -1,4 +1,4 @@
-"""Where log directories may lie: on a local file system, or under a URI that a store answers to.
+"""Storage options: the URI of a log directory, and how its store is opened.
 
 A :class:`RemoteRoot` is a log directory's URI with all that is needed to open the store. Its text
 may be shown: what stands in the URI before ``@`` and after ``?`` is moved into its options.

@@ -1,4 +1,4 @@
-"""What we ask of the machine beside its files, and what one process remembers.
+"""The seam to the machine: clock, random numbers, threads, renames; what a process remembers.
 
 ``system`` gives the time, rests, threads, locks between threads, chance, and the names of process
 and machine. Files are asked for through the functions of ``os`` and ``fcntl``. A simulation

@@ -1,4 +1,4 @@
-"""Let an action continue without a folder in which a call of the system does not return.
+"""Calls on a folder with a time-out: a disk that does not answer is left out.
 
 A disk that dies, or a server that is silent, may keep a call for minutes or for ever, and nothing
 ends it. So the action runs in a thread that can be left behind. Whoever waits for it sees for how

@@ -1,4 +1,4 @@
-"""Values that are derived from files, and read again only when a file may have changed.
+"""Values derived from files, read again only when a file may have changed.
 
 A query asks every 10 ms while rows come, and ten times a second when it is idle. So a look must
 cost no more than one ``stat`` a file.

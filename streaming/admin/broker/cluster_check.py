@@ -1,4 +1,4 @@
-"""Whether a cluster knows the topics of a replicated set as it has to before it gets the nodes.
+"""Check that a cluster knows the topics of a replicated set before it gets the nodes.
 
 A KRaft cluster goes by its metadata log: by topic ids, by which brokers hold a partition, and by
 the ids of the log directories in which they have it. A broker that starts on folders of other

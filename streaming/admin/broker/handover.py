@@ -1,4 +1,4 @@
-"""Give a set of log directories to a broker, and take it back.
+"""Give a set of log directories to a broker, and take it over again.
 
 A broker that starts on directories of ours must find whole logs, checkpoint files that say the same
 as these, and the ids under which its cluster knows the topics. After it, our commit state must say
@@ -210,7 +210,7 @@ def hand_over(
 ) -> RecoveryReport:
     """Make a set that our sink wrote one that a broker can start on.
 
-    Unfinished commits are taken back, groups written as empty, logs made durable, and checkpoint
+    Unfinished commits are rolled back, groups written as empty, logs made durable, and checkpoint
     files written. So is the mark of a clean shutdown, unless logs of a broker's own topics lie
     there, whose ends it has to look at itself. Nothing is written where a problem was found.
 
@@ -297,7 +297,7 @@ def _ready(
 def _set_epochs_down(
     log_set: LogSet, partitions: Sequence[PartitionEnd], *, dry_run: bool
 ) -> list[str]:
-    """Take back what cuts of ours have raised: a broker must know no epoch above its cluster's."""
+    """Lower what cuts of ours have raised: a broker must know no epoch above its cluster's."""
     topics = dict(log_set.state.topics)
     written = []
     for each in partitions:

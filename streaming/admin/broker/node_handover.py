@@ -14,7 +14,7 @@ In this order, so that it may be cut off anywhere and is ended by the next hando
     mark     the clean shutdown, as the broker would            on all nodes
     give     the notes go                                       brokers may start
 
-A takeover takes the set back from any of these steps.
+A takeover gets the set again from any of these steps.
 """
 
 from __future__ import annotations
@@ -199,7 +199,7 @@ def _ordered(
     preview = Preview(log_set) if dry_run else None
     done = put_in_order(log_set, begun, preview=preview)
     report_lost(log_set, done)
-    if log_set.state.lent_to:
+    if log_set.state.handed_to:
         done.problems += _written_by_brokers(log_set)
         return done
     if done.problems or before is None:
@@ -268,8 +268,8 @@ def _give(log_set: LogSet, cluster: Cluster) -> None:
     """Let brokers have the nodes; what is cut off here is ended by the next handover."""
     for folder in log_set.directories:
         note_handover(folder)
-    lent = _lent(log_set.state, cluster)
-    log_set.publish(lent)
+    handed_over = _handed_over(log_set.state, cluster)
+    log_set.publish(handed_over)
     check_all_there(log_set, _HOLDER)
     _make_ready(log_set, cluster)
     topics = {cluster.topic_ids[each.name]: each for each in log_set.state.topics.values()}
@@ -283,7 +283,7 @@ def _give(log_set: LogSet, cluster: Cluster) -> None:
         handover_is_over(folder)  # a loss of power may bring it back: then this is run again
 
 
-def _lent(state: CommitState, cluster: Cluster) -> CommitState:
+def _handed_over(state: CommitState, cluster: Cluster) -> CommitState:
     """Return the state that gives the set away; it knows topics by their former ids, too.
 
     In between folders have one id or the other, and there is always something committed for them.
@@ -301,7 +301,7 @@ def _lent(state: CommitState, cluster: Cluster) -> CommitState:
         given = replace(topic, partitions=partitions, durable_ends={}, cluster_epochs={})
         topics[cluster.topic_ids[topic.name]] = given
     following = state.following(topics=topics)
-    return replace(following, lent_to=cluster.cluster_id).with_boot(state.boot)
+    return replace(following, handed_to=cluster.cluster_id).with_boot(state.boot)
 
 
 def _make_ready(log_set: LogSet, cluster: Cluster) -> None:

@@ -1,4 +1,4 @@
-"""Take the nodes of a replicated set back from the brokers that had them.
+"""Take the nodes of a replicated set over again from the brokers that had them.
 
 Each broker has written to its own node. Of each partition the replica with the highest leader epoch
 is the truth, and of several the longest: whoever was elected had all that was acknowledged before,
@@ -116,7 +116,7 @@ def take_over_nodes(
     opened = opened_nodes(directories, look, holder=_HOLDER, wait_ms=wait_ms, dry_run=dry_run)
     with opened as log_set:
         done = RecoveryReport(log_set.state.set_id)
-        if not log_set.state.lent_to:
+        if not log_set.state.handed_to:
             _check_was_handed_over(log_set, before)
             if not dry_run:
                 _end(log_set, done)
@@ -159,7 +159,7 @@ def _check_was_handed_over(log_set: LogSet, before: Voters | None) -> None:
 
     One whose takeover was cut off after it was published, or is so only now, comes to its end.
     """
-    if before is not None and before.newest.lent_to:
+    if before is not None and before.newest.handed_to:
         return
     if not any(is_being_handed_over(folder) for folder in log_set.directories):
         raise LogDirectoryError(
@@ -324,7 +324,7 @@ def _taken(state: CommitState, found: _Found) -> CommitState:
             },
             replicas={**topic.replicas, number: replicas},
         )
-    return replace(state, topics=topics, lent_to="").with_boot(state.boot)
+    return replace(state, topics=topics, handed_to="").with_boot(state.boot)
 
 
 def _is_former(state: CommitState, key: str, found: _Found) -> bool:

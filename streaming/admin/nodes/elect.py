@@ -1,4 +1,4 @@
-"""Elect leaders because a person asks for it: preferred ones, or one that lacks records.
+"""Elect leaders on request: preferred ones, or one that lacks records.
 
 A leader changes by itself only where it is lost, to a replica that is in sync. It comes back by
 :func:`elect_preferred`. A partition whose replicas in sync are all away has no leader until one is

@@ -1,4 +1,4 @@
-"""Move partitions to another log directory of their node, because a person asks for it.
+"""Move partitions to another log directory of their node, on request.
 
 A partition is copied to a folder that ends in ``-future``, as a broker does it, in bounded steps
 between which writers have their turn. When the copy is whole it becomes the partition's folder, and

@@ -1,6 +1,6 @@
-"""Bring the nodes of a replicated set into order: who was away, and what its replicas lack.
+"""Recover the nodes of a replicated set: who was away, and what its replicas lack.
 
-The session that opens the set has finished or taken back what was cut off, and has copied to
+The session that opens the set has finished or rolled back what was cut off, and has copied to
 replicas that were not in sync what they lacked. Here the replicas that are said to be in sync are
 held against their leaders once more, and leaders against their checksums where the two differ. The
 state that says who is in sync now is published.

@@ -1,4 +1,4 @@
-"""Move partitions between the nodes of a set, because a person asks for it.
+"""Reassign partitions to other nodes of a set, on request.
 
 A commit notes which replicas a partition is to have. New ones are caught up as any replica that
 lags: here, in bounded steps between which writers have their turn, and by the commits of others. It
@@ -395,7 +395,7 @@ def _started(state: CommitState, moves: Sequence[Move], rate: int | None) -> Com
     asked = {move.key: move.replicas for move in moves}
 
     def change(topic: str, number: int, each: ReplicaState, where: PartitionState) -> Changed:
-        after = _begun(each, asked.get(TopicPartition(topic, number), each.target))
+        after = _with_added_replicas(each, asked.get(TopicPartition(topic, number), each.target))
         if after is None:
             raise LogDirectoryError(
                 f"{topic}-{number} moves to nodes {[*each.target]} already, and that has not come "
@@ -409,7 +409,7 @@ def _started(state: CommitState, moves: Sequence[Move], rate: int | None) -> Com
     return changed_topics(state, change)
 
 
-def _begun(each: ReplicaState, target: tuple[int, ...]) -> ReplicaState | None:
+def _with_added_replicas(each: ReplicaState, target: tuple[int, ...]) -> ReplicaState | None:
     """Return the replicas of a partition that begins to move; None if it moves elsewhere."""
     if target == each.target:
         return each

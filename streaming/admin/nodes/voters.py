@@ -1,4 +1,4 @@
-"""Take a node into a replicated set, or put one in another's place, because a person asks for it.
+"""Change the voters of a replicated set: add a node, or replace one.
 
 How the voters change is said in :mod:`~kafkalog.streaming.store.replicas.controller`. Here it is
 checked that the new node holds nothing, and which of the old ones is meant.

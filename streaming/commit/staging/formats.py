@@ -1,4 +1,4 @@
-"""How the batches of a topic are made: its message format, codec and limits together.
+"""The format in which a topic's batches are encoded: message format, codec and limits.
 
 What is left for the commit depends on the format, and so does what a task stages:
 

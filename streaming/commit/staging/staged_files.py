@@ -1,4 +1,4 @@
-"""Put encoded batches into staged files: what a task does before anybody decides on the batch.
+"""Write encoded batches into staged files, on each node that will hold them.
 
 A staged file lies in the root of a log directory. A broker ignores files there, and a topic that
 does not exist yet needs no folder. Nobody reads a staged file until a commit names it. One that is

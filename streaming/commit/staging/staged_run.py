@@ -1,4 +1,4 @@
-"""What a task tells the commit about the batches that it has staged."""
+"""Staged run: what a task reports to the commit about the batches of a partition."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ class StagedRun:
         """Return the headers that the batches have once they start at ``first_offset``.
 
         Final offsets stay. Positions count in the staged file. What planning an append does not
-        look at is 0. A set of plain messages has one row, see ``message_source`` for its messages.
+        look at is 0. A set of plain messages has one row, see ``staged_source`` for its messages.
         """
         rows = self._rows()
         facts = np.zeros((len(rows), fields.FIELDS), np.int64)

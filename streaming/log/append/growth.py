@@ -1,4 +1,4 @@
-"""How a segment grows batch by batch: its bytes, its largest timestamp, its index entries.
+"""Grow a segment batch by batch: its bytes, its largest timestamp, its index entries.
 
 Three of the five steps of an append (``plan`` has the first two, which choose the segment):
 

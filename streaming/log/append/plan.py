@@ -1,4 +1,4 @@
-"""Which segment each batch goes to when it is appended, computed before a byte is written.
+"""Plan an append: which segment each batch goes to, before a byte is written.
 
 The first two of Kafka's five steps for each append, which here is each batch (the others are in
 ``growth``):

@@ -1,4 +1,4 @@
-"""Bring a segment into order: cut its log where the valid batches end, rebuild its indexes.
+"""Recover a segment: cut its log where the valid batches end, and rebuild its indexes.
 
 Indexes are replaced by a rename, so that readers keep the old one, or have the new one whole.
 

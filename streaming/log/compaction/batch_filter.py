@@ -1,4 +1,4 @@
-"""What becomes of each batch when its log is cleaned: copied, emptied, encoded again, or gone.
+"""Filter batches in compaction: copied, emptied, encoded again, or dropped.
 
 A record stays if it is the last one of its key, as far as the map of offsets reaches. A tombstone
 stays for a while after that: the batch gets a *delete horizon*, which stands in its base timestamp,

@@ -1,4 +1,4 @@
-"""What of a log can be cleaned, whether a broker would do it now, and in which groups."""
+"""The cleanable part of a log: how much of it, whether it is due, and in which groups."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def find_cleanable(
         clean_to: what ``cleaner-offset-checkpoint`` says of the partition; None for nothing.
         log_start: the log start offset.
         log_end: the log end offset.
-        high_watermark: nothing from it on is cleaned, as it may be taken back.
+        high_watermark: nothing from it on is cleaned, as it may be rolled back.
         now_ms: the time.
 
     Returns:

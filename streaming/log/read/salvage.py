@@ -150,7 +150,7 @@ class Salvage:
         return table
 
     def _decodable(self, segment: LogSegment, chunk: Chunk, table: BatchTable) -> BatchTable:
-        """Decode all records once in advance: rows that were given cannot be taken back."""
+        """Decode all records once in advance: rows that were given cannot be retracted."""
         assert self._decoder is not None  # noqa: S101 - the caller has looked
         bad = np.zeros(len(table), np.bool_)
         first = 0

@@ -1,4 +1,4 @@
-"""Byte ranges of segments: what a reader is told to read, and how a range is cut into several.
+"""Slices: byte ranges of segments that a reader is to read, and how they are split.
 
 A slice carries offsets *and* positions. The offsets are the contract; the positions say where to
 start and how much to read at most, and hold only for the very file that the slice names by device

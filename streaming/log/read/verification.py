@@ -1,4 +1,4 @@
-"""Check a segment whole: every batch, and every entry of its indexes against the batches.
+"""Verify a segment: every batch, and every index entry against the batches.
 
 Readers verify what an index entry leads them to, and scan where it misleads them. Here everything
 is looked at, and everything is reported that would cost a reader a scan or an error.

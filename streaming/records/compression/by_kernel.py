@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from kafkalog.streaming.records.compression import gzip_kernels as zlib_library
-from kafkalog.streaming.records.compression import lz4_kernels as lz4_library
-from kafkalog.streaming.records.compression import zstd_kernels as zstd_library
+from kafkalog.streaming.records.compression import gzip_kernels, lz4_kernels, zstd_kernels
 from kafkalog.streaming.records.compression.codec import Codec
 from kafkalog.streaming.records.compression.gzip_kernels import decompress_gzip_by_library
 from kafkalog.streaming.records.compression.lz4_kernels import decompress_frames_by_library
@@ -54,11 +52,11 @@ class KernelDecompressor:
     def can(self, codec: int) -> bool:
         """Whether there is a kernel for a codec, as the attributes name it."""
         if codec == Codec.LZ4:
-            return lz4_library.is_exported()
+            return lz4_kernels.is_exported()
         if codec == Codec.ZSTD:
-            return zstd_library.is_exported()
+            return zstd_kernels.is_exported()
         if codec == Codec.GZIP:
-            return zlib_library.is_exported()
+            return gzip_kernels.is_exported()
         return codec == Codec.SNAPPY
 
     def decompress(
@@ -83,7 +81,7 @@ class KernelDecompressor:
         if codec == Codec.SNAPPY:
             return decompress_snappy(*bodies, limit, enough, out, written, ends)
         if codec not in self._contexts:
-            library = zstd_library if codec == Codec.ZSTD else zlib_library
+            library = zstd_kernels if codec == Codec.ZSTD else gzip_kernels
             self._contexts[codec] = library.new_context()
         context = self._contexts[codec].address
         if codec == Codec.ZSTD:

@@ -146,7 +146,7 @@ inflate_member: Callable[[int, Bytes, int, int, Bytes, int, int], int] = compile
 # anything else, and ``gzip_codec`` says what that is. Every length is checked before zlib sees
 # it.
 #
-# The kernels of this module may be loaded only where ``zlib_library.is_exported``.
+# These kernels may be loaded only where ``is_exported``.
 
 
 _LARGEST: Final = 0x7FFFFFFF
@@ -180,7 +180,7 @@ def decompress_gzip_by_library(
     """Inflate the members ``data[start : start + size]`` into ``out``, one after the other.
 
     ``context`` is the address of a ``z_stream`` that was made for gzip. All else is as of
-    ``lz4_frame_kernels.decompress_frames_by_library``.
+    ``lz4_kernels.decompress_frames_by_library``.
     """
     members = min(starts.shape[0], sizes.shape[0], wanted.shape[0], ends.shape[0])
     if written < 0 or limit < 0:

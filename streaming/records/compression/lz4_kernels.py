@@ -145,7 +145,7 @@ decompress_safe: Callable[[int, Bytes, int, int, Bytes, int, int], int] = compil
 # before any other, and ``lz4_codec`` says what is wrong with that. Every length is checked before
 # liblz4 sees it: a block lies in its frame, the room for it in the output.
 #
-# The kernels of this module may be loaded only where ``lz4_library.is_exported``.
+# These kernels may be loaded only where ``is_exported``.
 
 
 _MAGIC: Final = 0x184D2204

@@ -217,7 +217,7 @@ def decompress_snappy(
     """Decompress the streams ``data[start : start + size]`` into ``out``, one after the other.
 
     The last ``SLACK`` bytes of ``out`` are not for content. All else is as of
-    ``lz4_frame_kernels.decompress_frames_by_library``.
+    ``lz4_kernels.decompress_frames_by_library``.
     """
     streams = min(starts.shape[0], sizes.shape[0], wanted.shape[0], ends.shape[0])
     if written < 0 or limit < 0:

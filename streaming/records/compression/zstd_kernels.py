@@ -112,7 +112,7 @@ decompress_frame: Callable[[int, Bytes, int, int, Bytes, int, int], int] = compi
 # dictionary, and fits. It stops before anything else, and ``zstd_codec`` says what is wrong with
 # it. Every length is checked before libzstd sees it.
 #
-# The kernels of this module may be loaded only where ``zstd_library.is_exported``.
+# These kernels may be loaded only where ``is_exported``.
 
 
 _MAGIC: Final = 0xFD2FB528
@@ -192,7 +192,7 @@ def decompress_zstd_by_library(
     """Decompress the frames ``data[start : start + size]`` into ``out``, one after the other.
 
     ``context`` is the address of a ``ZSTD_DCtx``. All else is as of
-    ``lz4_frame_kernels.decompress_frames_by_library``.
+    ``lz4_kernels.decompress_frames_by_library``.
     """
     frames = min(starts.shape[0], sizes.shape[0], wanted.shape[0], ends.shape[0])
     if written < 0 or limit < 0:

@@ -1,4 +1,4 @@
-"""How far a partition is committed, and where its readers stop: one rule over plain numbers.
+"""The rule of ends: how far a partition is committed, and where its readers stop.
 
 Nothing is read here. What files say of a partition comes in as :class:`RecordedOffsets`, what its
 log holds as

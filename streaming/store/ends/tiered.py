@@ -1,4 +1,4 @@
-"""Logs whose first records lie in a remote tier alone (KIP-405): where they start.
+"""Log starts of tiered topics, whose first records lie in a remote tier alone (KIP-405).
 
 A broker that tiers a topic copies its segments to an object store and deletes them here. Its
 ``log-start-offset-checkpoint`` still has the start of the whole log, which lies below the first

@@ -1,4 +1,4 @@
-"""What the logs of partitions hold, read again only when their files have changed."""
+"""Tracked logs: what they hold, read again only when their files have changed."""
 
 from __future__ import annotations
 

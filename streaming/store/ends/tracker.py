@@ -1,4 +1,4 @@
-"""Where the partitions of log directories end now: a look, and cheap looks after it.
+"""Track log ends of chosen partitions, cheaply after the first time.
 
 A stream asks up to 90 times a second while rows come, and 10 times when it is idle. Files that tell
 of all partitions are read again only when their ``stat`` has changed, and so are logs
@@ -459,7 +459,7 @@ class LogEndTracker:
             end = committed.high_watermark(key.topic, topic_id, key.partition) or 0
             start, stop = max(gap.start, end), gap.end
             is_begun = committed.in_progress(*key)
-            if start < stop and not is_begun:  # it may have been taken back
+            if start < stop and not is_begun:  # it may have been rolled back
                 with suppress(UnknownTopicOrPartitionError), self.open(key) as log:
                     stop = min(stop, log.log_end_offset())
             if start < stop:
@@ -470,7 +470,7 @@ class LogEndTracker:
         """Whether a log goes up to an offset, be it known to be committed or not.
 
         As of the last look, at the very files that its ends are of. What an unfinished commit has
-        appended may be taken back, and counts as not there.
+        appended may be rolled back, and counts as not there.
         """
         log = self._logs.by_partition.get(topic_partition)
         return log is not None and offset <= end_of(self._said(log), log.seen).reach

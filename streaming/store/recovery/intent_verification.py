@@ -49,7 +49,7 @@ __all__ = ["check_ours", "find_valid_batch", "is_valid_batch", "reach_of"]
 
 
 # ----------------------------------------------------------------------------------------------
-# Prove that bytes after the former end of a log are ours, before they are taken back.
+# Prove that bytes after the former end of a log are ours, before they are rolled back.
 #
 # The staged file proves it: it holds a run of the size and checksum that the intent names, and
 # the log holds the same batches in the same order. Offsets and leader epochs are not compared.

@@ -1,4 +1,4 @@
-"""Take back an unfinished commit: exactly the bytes that its intent names, and nothing else.
+"""Roll back an unfinished commit: exactly the bytes that its intent names, and nothing else.
 
 A commit that was cut off has left, in some order, parts of what its intent names: segments and
 folders that it made, bytes after the former end of a log. They go. Before that they are compared,
@@ -148,7 +148,7 @@ def _lags(log_set: LogSet, intended: IntendedPartition) -> bool:
 
 
 def _undo(log_set: LogSet, intent: Intent, cut: Collection[TopicPartition]) -> None:
-    """Take back what is proved to be the intent's own."""
+    """Roll back what is proved to be the intent's own."""
     for_each(
         lambda each: _roll_back_partition(log_set, each, is_cut=each.topic_partition in cut),
         intent.partitions,
@@ -157,7 +157,7 @@ def _undo(log_set: LogSet, intent: Intent, cut: Collection[TopicPartition]) -> N
 
 
 def verify_unfinished(log_set: LogSet) -> list[IntendedPartition]:
-    """Prove that every unfinished commit can be taken back, and give what it touches.
+    """Prove that every unfinished commit can be rolled back, and give what it touches.
 
     Raises:
         LogDirectoryError, CheckpointError: as :func:`roll_back`.
@@ -275,7 +275,7 @@ def _check_partition(
 
 
 def _check_not_acknowledged(folder: Path, intended: IntendedPartition, marks: BrokerMarks) -> None:
-    """Refuse to take back what was published: the state is older than that."""
+    """Refuse to roll back what was published: the state is older than that."""
     said = marks.said(folder, intended.topic_partition)
     above = list(marks_above(said, intended.start_offset, lambda: intended.end_offset))
     if above:

@@ -1,4 +1,4 @@
-"""Records that ``flush=os`` left to the system, and that a loss of power took.
+"""Unsynced records of ``flush=os`` that a loss of power took.
 
 The commit state says how far each log is durable, and to which run of the machine the rest was
 left. If the machine has started again since, everything from there on is looked at, as by a broker
@@ -52,7 +52,7 @@ def find_lost(
     *,
     checked: dict[tuple[str, int], int] | None = None,
 ) -> Iterator[LostOffsets]:
-    """Walk over all that was left to the system, and yield what is not there.
+    """Walk over all that was left unsynced, and yield what is not there.
 
     ``checked`` says up to where logs are known to be whole, by topic key and partition; it is moved
     on.

@@ -1,4 +1,4 @@
-"""After a loss of power: what ``flush=os`` had left to the system, and what is done without it.
+"""Unsynced tail: what a loss of power took of ``flush=os``, and how the log goes on without it.
 
 Nobody continues by himself. A person accepts the loss by ``kafkalog recover --accept-os-loss``:
 logs are cut where their whole batches end, never below what is durable, and the commit state moves
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from kafkalog.streaming.store.log_set import LogSet
 
 
-__all__ = ["accept_os_loss", "boot_of", "find_lost_tails", "lost_on_all", "refuse_lost_tail"]
+__all__ = ["accept_lost_tail", "boot_of", "find_lost_tails", "lost_on_all", "refuse_lost_tail"]
 
 
 # ----------------------------------------------------------------------------------------------
@@ -64,7 +64,7 @@ _Lost = dict[TopicPartition, dict[int, "LostOffsets"]]
 
 
 def lost_on_all(log_set: LogSet, nodes: Quorum) -> list[LostOffsets]:
-    """Return what no replica in sync has of what was left to the system.
+    """Return what no replica in sync has of what was left unsynced.
 
     Replicas that have lost something leave the in-sync sets of ``log_set.state``. Where all have,
     the one that has most stays, and what that lacks is returned.
@@ -82,7 +82,7 @@ def lost_on_all(log_set: LogSet, nodes: Quorum) -> list[LostOffsets]:
                 lost[each.where.topic_partition][node] = each
             there[node] = {*found}
     behind, gone = set(), []
-    for key, replicas in _left_to_system(log_set.state):
+    for key, replicas in _unsynced_replicas(log_set.state):
         able = [n for n in replicas.isr if n in nodes.live and key in there.get(n, ())]
         best = max(able, key=lambda n: _whole_end(lost[key].get(n)), default=None)
         if best is None:
@@ -97,7 +97,7 @@ def lost_on_all(log_set: LogSet, nodes: Quorum) -> list[LostOffsets]:
     return gone
 
 
-def _left_to_system(state: CommitState) -> Iterator[tuple[TopicPartition, ReplicaState]]:
+def _unsynced_replicas(state: CommitState) -> Iterator[tuple[TopicPartition, ReplicaState]]:
     for topic in state.topics.values():
         for number in topic.durable_ends:
             if number in topic.replicas:
@@ -117,7 +117,7 @@ def boot_of(directories: Iterable[Path]) -> str | None:
 
 
 def refuse_lost_tail(log_set: LogSet, *, mends: bool = True) -> None:
-    """Refuse to continue after records that flush=os had left to the system are lost.
+    """Refuse to continue after records that flush=os had left unsynced are lost.
 
     Costs nothing unless the machine has started again since. Then all of them are read, once, and
     indexes that are torn are mended: those of sealed segments nobody looks at again. Not so unless
@@ -138,16 +138,16 @@ def refuse_lost_tail(log_set: LogSet, *, mends: bool = True) -> None:
     log_set.state = replace(log_set.state, boot=current)
 
 
-def accept_os_loss(log_set: LogSet) -> list[LostOffsets]:
+def accept_lost_tail(log_set: LogSet) -> list[LostOffsets]:
     """Let logs end where their whole records do, after a loss of power; the caller has the locks.
 
-    Takes back an unfinished commit, too. May be cut off anywhere, and run again.
+    Rolls back an unfinished commit, too. May be cut off anywhere, and run again.
 
     Returns:
         what was lost.
 
     Raises:
-        CommitError: records are gone that flush=os had not left to the system.
+        CommitError: records are gone that flush=os had not left unsynced.
         KafkaLogError: see :func:`~kafkalog.streaming.store.recovery.rollback.roll_back`.
     """
     lost = find_lost_tails(log_set)
@@ -176,7 +176,7 @@ def accept_os_loss(log_set: LogSet) -> list[LostOffsets]:
 
 
 def find_lost_tails(log_set: LogSet) -> list[LostOffsets]:
-    """Look at all that was left to the system, and give what is not there.
+    """Look at all that was left unsynced, and give what is not there.
 
     Of several nodes, replicas that lack what others have are not in sync any more.
     """
@@ -210,7 +210,7 @@ def _cut(log_set: LogSet, lost: LostOffsets) -> None:
 
 
 def _mend_indexes(log_set: LogSet) -> None:
-    """Correct the indexes of segments that were left to the system, or active until then."""
+    """Correct the indexes of segments that were left unsynced, or active until then."""
     by_node = _partitions_by_node(log_set)
     for topic in log_set.state.topics.values():
         interval = LogConfig.of_topic(topic.settings).index_interval_bytes

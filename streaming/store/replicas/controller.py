@@ -76,7 +76,7 @@ __all__ = [
 #   before, and had not found it. But the intent of whoever was about to finish it is no such one;
 # - where there is none, nothing was decided. The present state is published again under the new
 #   epoch, so that what an absent node may hold prepared is older than that, and counts no more.
-#   Then the unfinished commit is taken back.
+#   Then the unfinished commit is rolled back.
 #
 # A node that has neither published the newest commit nor prepared it was away, or was put back as
 # an older copy: its replicas are not in sync, whatever the state says of them.

@@ -1,4 +1,4 @@
-"""Copy what a replica lacks from its leader's log, and compare what it has."""
+"""Copy to a replica what it lacks from its leader's log; cut it where it differs."""
 
 from __future__ import annotations
 

@@ -254,7 +254,7 @@ def with_raised_epochs(state: CommitState, written: Mapping[TopicPartition, int]
     ``written`` has the epoch of what was cut, which the next one is above, by partition.
 
     KIP-101 compares logs by leader epochs. That holds only where a leader never cuts its own log
-    within an epoch, and taking a commit back does just that.
+    within an epoch, and rolling a commit back does just that.
     """
 
     def change(topic: str, number: int, each: ReplicaState, where: PartitionState) -> Changed:

@@ -1,4 +1,4 @@
-"""Who is away leaves the in-sync sets; who is back is brought up to date, and joins them."""
+"""Shrink and expand in-sync sets: bring a replica up to date before it joins."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ __all__ = ["ALL_BYTES", "COPIED_BYTES", "Lagging", "bring_in_sync", "catch_up", 
 # bytes. Here one process sees both, so it compares them. What lies below the replica's own
 # recovery point was made durable after it was committed, so it is not compared where the segment
 # has the right size. Where the leader's segments were replaced since, its recovery point was
-# taken back before (:mod:`~kafkalog.streaming.store.replicas.rewriting`). So all is compared, in
+# rolled back before (:mod:`~kafkalog.streaming.store.replicas.rewriting`). So all is compared, in
 # bounded steps, too: the recovery point follows each segment that is equal.
 #
 # Whatever is cut off amid this leaves a replica that is not in sync. The next one continues:

@@ -174,7 +174,7 @@ def rebuild(node: int, lost: LostNode, state: CommitState) -> None:
     stamp = state.commit_id if before == state.sequence else former
     old = replace(state, sequence=before, commit_id=stamp, controller="")
     for folder in lost.values():
-        _put_strays_aside(folder, state)
+        _put_orphans_aside(folder, state)
         put_checkpoints_aside(folder)
         distrust([folder], *read_offset_checkpoint(folder, RECOVERY_POINT))
     for member, folder in lost.items():
@@ -219,7 +219,7 @@ def _put_aside(path: Path) -> None:
         path.rename(path.with_name(f"{path.name}{_ASIDE}"))
 
 
-def _put_strays_aside(folder: Path, state: CommitState) -> None:
+def _put_orphans_aside(folder: Path, state: CommitState) -> None:
     """Rename the folders of topics that the set does not have, as those of a node that was away."""
     for found in LogDirs([folder], are_of_one_node=True).partitions().values():
         if _key_of(state, found) not in state.topics.keys() | state.deleted.keys():

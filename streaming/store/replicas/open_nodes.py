@@ -1,4 +1,4 @@
-"""Open a set of several nodes: take the locks, see what was decided, take back, bring in sync.
+"""Open a replicated set: lock, find the committed state, roll back, bring replicas in sync.
 
 Whoever holds the locks of a majority of the voters is the controller. Its epoch rises when another
 process was the controller before, and when something is unfinished. What it finds out first is said
@@ -246,7 +246,7 @@ class QuorumSession(Closing):
     def open(
         self,
         *conditions: Condition,
-        takes_back: bool = True,
+        rolls_back: bool = True,
         copies_all: bool = False,
         room: CopyBudget | None = None,
     ) -> LogSet:
@@ -265,13 +265,13 @@ class QuorumSession(Closing):
             CommitError: whether a prepared state is published is not known.
         """
         voters = self._present()
-        if not takes_back:
+        if not rolls_back:
             log_set, _ = self._set_of(voters)
             for check in conditions:
                 check(log_set)
             return log_set
         given = room or CopyBudget(ALL_BYTES if copies_all else COPIED_BYTES)
-        lost = {} if voters.newest.lent_to else find_lost(voters)
+        lost = {} if voters.newest.handed_to else find_lost(voters)
         self._put_checkpoints_aside(voters, doubts_all=copies_all)
         if any(is_in_sync_beside_others(node, voters.newest) for node in lost):
             log_set = self._opened(
@@ -298,21 +298,21 @@ class QuorumSession(Closing):
         *,
         moves_slowly: bool,
     ) -> LogSet:
-        """Find out what was decided, take back what is unfinished, and bring nodes in sync."""
+        """Find out what was decided, roll back what is unfinished, and bring nodes in sync."""
         log_set, nodes = self._set_of(voters)
         nodes = self._decided(log_set, nodes, voters)
         for check in conditions:
             check(log_set)
         roll_back(log_set, durable=self._policy.is_durable)
         remove_dead(log_set)
-        if not log_set.state.lent_to:  # a cluster knows better who leads, and how far
+        if not log_set.state.handed_to:  # a cluster knows better who leads, and how far
             with _of_earlier_commits():
                 self._bring_in_sync(log_set, nodes, room, moves_slowly=moves_slowly)
         return log_set
 
     def _put_checkpoints_aside(self, voters: Voters, *, doubts_all: bool) -> None:
         doubted = {*voters.live} if doubts_all else {*suspects(voters)}
-        for node, members in voters.live.items() if not voters.newest.lent_to else ():
+        for node, members in voters.live.items() if not voters.newest.handed_to else ():
             for folder in members.values():
                 with suppress(OSError, KafkaLogError), at(folder):
                     put_checkpoints_aside(folder, by_heads=node not in doubted)
@@ -460,9 +460,9 @@ def _refuse_handed_over(state: CommitState, policy: SetPolicy) -> None:
     Raises:
         LogDirectoryError: it has, and the policy does not allow that.
     """
-    if state.lent_to and not policy.takes_lent:
+    if state.handed_to and not policy.accepts_handed_over:
         raise LogDirectoryError(
-            f"set {state.set_id} was handed over to the brokers of cluster {state.lent_to}, and "
+            f"set {state.set_id} was handed over to the brokers of cluster {state.handed_to}, and "
             "they alone know what it holds. Stop them, and run `kafkalog takeover` with all nodes. "
             "If the handover was cut off, `kafkalog handover` ends it"
         )

@@ -1,4 +1,4 @@
-"""Where a commit of several nodes says what it is about to do, and how a majority decides it.
+"""Store intent and commit state on a quorum of nodes.
 
 ::
 
@@ -229,7 +229,7 @@ class Quorum(Node):
             raise CommitError(
                 f"whether commit {state.sequence} will be published is not known: {error}. Its "
                 "state lies beside the present one on some nodes, and the next writer that reaches "
-                "a majority publishes it or takes it back. A query, and a write with an id of its "
+                "a majority publishes it or rolls it back. A query, and a write with an id of its "
                 "own, finds that out itself when it runs again"
             ) from error
         self.undecided.clear()
@@ -297,7 +297,7 @@ class Quorum(Node):
         return shrunk(state, self.live)
 
     def taking_back(self, intent: Intent) -> AbstractContextManager[None]:
-        """Take a node out on which an intent cannot be taken back: it is brought in sync again."""
+        """Take a node out on which an intent cannot be rolled back: it is brought in sync again."""
         nodes = {self.node_of(each.member_id) for each in intent.partitions}
         (node,) = nodes or {None}
         return nullcontext() if node is None else _OutIfItFails(self, node, LogDirectoryError)

@@ -1,4 +1,4 @@
-"""Segments below the end of a log are replaced on the leader, and then on all that are in sync.
+"""Replace segments below a log's end on the leader, and then on all in sync.
 
 Example: a log of three replicas is compacted on its leader, and the process is killed after that.
 All three are in sync, since each has all records, but two have them in other segments.

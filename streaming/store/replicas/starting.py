@@ -1,4 +1,4 @@
-"""Start a replicated set: of nodes in which there is nothing yet, or one of which is a set already.
+"""Start a replicated set, of empty nodes or around one that is a set already.
 
 A set that is there becomes the first node: its partitions are in sync there, and lag on the others
 until the next commits, or ``kafkalog recover``, have copied them.

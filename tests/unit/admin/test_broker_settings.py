@@ -62,7 +62,7 @@ def test_a_takeover_takes_the_settings_of_topics_and_says_so(log: Path) -> None:
     assert found[with_limit(log)]["retention.ms"] == "3600000"
 
 
-def test_what_was_given_here_since_is_not_taken_back_by_another_takeover(log: Path) -> None:
+def test_what_was_given_here_since_is_not_undone_by_another_takeover(log: Path) -> None:
     take_over([str(log)])
     name = with_limit(log)
     give(log, name, {"retention.ms": "-1"})

@@ -356,7 +356,7 @@ def _session(log: Path, policy: Any) -> bool:
         return True
 
 
-def test_what_was_left_to_the_system_is_made_durable_before_it_is_compacted(
+def test_what_was_left_unsynced_is_made_durable_before_it_is_compacted(
     tmp_path: Path,
 ) -> None:
     updates(writer(tmp_path, flush="os"), BATCHES)

@@ -214,7 +214,7 @@ def cut_off(log: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return log
 
 
-def test_nothing_is_taken_back_once_the_locks_are_lost(
+def test_nothing_is_rolled_back_once_the_locks_are_lost(
     cut_off: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = logs(cut_off)
@@ -224,7 +224,7 @@ def test_nothing_is_taken_back_once_the_locks_are_lost(
     assert logs(cut_off) == before
 
 
-def test_the_intent_stays_if_the_locks_are_lost_while_it_is_taken_back(
+def test_the_intent_stays_if_the_locks_are_lost_while_it_is_rolled_back(
     cut_off: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     losing(monkeypatch, roll_back, "_undo", cut_off, after=True)
@@ -282,4 +282,4 @@ def test_a_failed_commit_that_has_lost_its_locks_takes_nothing_back(
     with pytest.raises(LogDirectoryError, match=LOST):
         Writer(log, topic="t").write(4, rows(["new"]))
     assert not taken
-    assert "left for the next commit to take back" in caplog.text
+    assert "left for the next commit to roll back" in caplog.text

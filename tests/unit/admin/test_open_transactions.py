@@ -8,8 +8,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.support.handed_nodes import format_nodes, give, know
 from tests.support.killing import count_calls, run_and_kill
-from tests.support.lent import format_nodes, give, know
 from tests.support.logs import Row, append_batch, batch_bytes, write_checkpoint, write_segment
 from tests.support.replicated import append, check_equal, check_in_sync, newest_state, path_of
 from tests.support.sinking import Writer, rows
@@ -311,7 +311,7 @@ def test_positions_of_a_group_end_as_decided_also_where_only_a_broker_knows_them
 
 
 @pytest.fixture
-def lent(tmp_path: Path) -> list[Path]:
+def handed_over(tmp_path: Path) -> list[Path]:
     """Give three nodes that brokers have; of t-0 one lags, and has missed the end of a transaction.
 
     Producer 1 is committed in t-0 on two nodes, and open in t-1 on all of them.
@@ -348,54 +348,54 @@ def rows_in(nodes: list[Path]) -> list[str]:
 
 @pytest.mark.parametrize(("status", "rows"), [(PREPARE_COMMIT, 2), (ONGOING, 1)])
 def test_the_replica_that_counts_gets_the_marker_and_others_become_equal(
-    lent: list[Path], tmp_path: Path, status: int, rows: int
+    handed_over: list[Path], tmp_path: Path, status: int, rows: int
 ) -> None:
     """The newest copy of the coordinator's records decides, not the largest: one is compacted."""
     named = {"t": [0, 1]}
-    decide(lent[1], *[("a", ONGOING, 1)] * 9, named=named)
-    decide(lent[2], ("a", status, 1), named=named, at=9)
-    (problem,) = take_nodes(lent, tmp_path / "metadata").problems
+    decide(handed_over[1], *[("a", ONGOING, 1)] * 9, named=named)
+    decide(handed_over[2], ("a", status, 1), named=named, at=9)
+    (problem,) = take_nodes(handed_over, tmp_path / "metadata").problems
     assert "of t-1 is still open" in problem  # that of t-0 is over: who lags counts for nothing
     assert "--abort-open-transactions" in problem
-    forecast = take_nodes(lent, tmp_path / "metadata", aborts_open=True, dry_run=True)
-    assert newest_state(lent).lent_to == "c"
-    done = take_nodes(lent, tmp_path / "metadata", aborts_open=True)
+    forecast = take_nodes(handed_over, tmp_path / "metadata", aborts_open=True, dry_run=True)
+    assert newest_state(handed_over).handed_to == "c"
+    done = take_nodes(handed_over, tmp_path / "metadata", aborts_open=True)
     assert done == forecast
     assert (done.problems, len(done.committed)) == ([], rows - 1)
-    check_equal(lent)
-    check_in_sync(lent)
-    assert rows_in(lent) == ["in it"] * rows
-    append(lent, 1, ["on"], allowBrokerDirectory="true")
-    assert rows_in(lent) == [*["in it"] * rows, "on"]
+    check_equal(handed_over)
+    check_in_sync(handed_over)
+    assert rows_in(handed_over) == ["in it"] * rows
+    append(handed_over, 1, ["on"], allowBrokerDirectory="true")
+    assert rows_in(handed_over) == [*["in it"] * rows, "on"]
 
 
 def test_of_several_nodes_nothing_is_taken_over_while_nothing_tells_how_a_transaction_ends(
-    lent: list[Path], tmp_path: Path
+    handed_over: list[Path], tmp_path: Path
 ) -> None:
     """Each of the two ways that are advised ends well."""
-    (problem,) = take_nodes(lent, tmp_path / "metadata", aborts_open=True).problems
+    (problem,) = take_nodes(handed_over, tmp_path / "metadata", aborts_open=True).problems
     assert "there is no __transaction_state" in problem
-    assert newest_state(lent).lent_to == "c"
-    for folder in [*lent, tmp_path / "metadata"]:
+    assert newest_state(handed_over).handed_to == "c"
+    for folder in [*handed_over, tmp_path / "metadata"]:
         shutil.copytree(folder, tmp_path / "named" / folder.name)
-    named = [tmp_path / "named" / node.name for node in lent]
+    named = [tmp_path / "named" / node.name for node in handed_over]
     done = take_nodes(named, tmp_path / "metadata", aborts_open=True, abort_producers=[1])
     assert (done.problems, len(done.aborted)) == ([], 1)
     assert rows_in(named) == ["in it"]
     decide(tmp_path / "other", ("a", PREPARE_COMMIT, 1), named={"t": [0, 1]})
     words = ["--cluster-metadata", str(tmp_path / "metadata"), "--abort-open-transactions"]
     words += ["--transaction-state", str(tmp_path / "other")]
-    done = CliRunner().invoke(app, ["takeover", path_of(lent), *words])
+    done = CliRunner().invoke(app, ["takeover", path_of(handed_over), *words])
     assert done.exit_code == 0, done.output
-    assert rows_in(lent) == ["in it"] * 2
+    assert rows_in(handed_over) == ["in it"] * 2
 
 
 def test_positions_in_the_brokers_own_topic_are_as_decided_on_all_nodes(
-    lent: list[Path], tmp_path: Path
+    handed_over: list[Path], tmp_path: Path
 ) -> None:
     """One node has the newest record only, which its high watermark does not show."""
     key = TopicPartition("t", 0)
-    for node, numbers in zip(lent, ([3], [3, 6], [3]), strict=True):
+    for node, numbers in zip(handed_over, ([3], [3, 6], [3]), strict=True):
         batches = [
             producer_batch(
                 at, 1, 2, row=Row(encode_position(n, timestamp_ms=0), encode_position_key("g", key))
@@ -405,10 +405,10 @@ def test_positions_in_the_brokers_own_topic_are_as_decided_on_all_nodes(
         ]
         write_segment(node / str(POSITIONS), 0, b"".join(batches))
         write_checkpoint(node, "replication-offset-checkpoint", {str(POSITIONS): 1})
-    decide(lent[0], ("a", PREPARE_COMMIT, 1), named={"t": [0, 1]})
-    decide(lent[0], ("b", PREPARE_COMMIT, 2), named={POSITIONS.topic: [0]}, number=1)
-    done = take_nodes(lent, tmp_path / "metadata", aborts_open=True)
+    decide(handed_over[0], ("a", PREPARE_COMMIT, 1), named={"t": [0, 1]})
+    decide(handed_over[0], ("b", PREPARE_COMMIT, 2), named={POSITIONS.topic: [0]}, number=1)
+    done = take_nodes(handed_over, tmp_path / "metadata", aborts_open=True)
     assert (done.problems, len(done.committed)) == ([], 2)
     policy = SetPolicy(allows_broker=True)
-    for nodes in (lent, lent[1:], lent[:2]):
+    for nodes in (handed_over, handed_over[1:], handed_over[:2]):
         assert GroupCommits([*nodes], "g", policy).look().positions == {key: 6}

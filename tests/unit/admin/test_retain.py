@@ -288,7 +288,7 @@ def test_a_directory_that_a_broker_had_last_is_refused_until_it_is_taken_over(
     assert bases(tmp_path) == [2]
 
 
-def test_what_was_left_to_the_system_is_not_looked_for_once_it_has_expired(
+def test_what_was_left_unsynced_is_not_looked_for_once_it_has_expired(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(system, "boot_id", lambda: "first")

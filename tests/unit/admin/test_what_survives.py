@@ -102,7 +102,7 @@ def test_indexes_that_are_sealed_say_what_their_batches_do() -> None:
     assert logs(acted(before, damage, ended).disk.tree(), name) == logs(sound, name)
 
 
-def test_a_durable_batch_leaves_it_known_what_other_partitions_have_left_to_the_system() -> None:
+def test_a_durable_batch_leaves_it_known_what_other_partitions_have_left_unsynced() -> None:
     options = {"numPartitions": "2"}
     writer = Writer(MOUNT, topic="t", flush="os", **options)
     durable = Writer(MOUNT, topic="t", run="run-2", **options)
@@ -119,7 +119,7 @@ def test_a_durable_batch_leaves_it_known_what_other_partitions_have_left_to_the_
 
 
 @pytest.mark.parametrize("segment_bytes", ["200", "1000"])
-def test_what_was_taken_back_does_not_come_back(segment_bytes: str) -> None:
+def test_what_was_rolled_back_does_not_come_back(segment_bytes: str) -> None:
     options = {**SMALL, "segment__bytes": segment_bytes}
     before = made(*(partial(write, n, "a" * 20, **options) for n in range(2)))
     action = partial(write_two, 2, **options)
@@ -163,7 +163,7 @@ def test_where_logs_end_is_not_written_before_the_state_that_says_so_is_durable(
 # Who gives directories away, or takes them; and what is compacted
 
 
-def test_what_a_broker_left_to_the_system_is_durable_once_it_was_taken_over() -> None:
+def test_what_a_broker_left_unsynced_is_durable_once_it_was_taken_over() -> None:
     def append() -> None:
         log = MOUNT / "t-0" / f"{0:020d}.log"
         change(log, log.stat().st_size, batch_bytes(1, [Row(b"b")]))
@@ -223,9 +223,7 @@ def boots(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.mark.parametrize("is_lost", [False, True])
-def test_indexes_that_were_left_to_the_system_are_mended_once(
-    boots: list[str], is_lost: bool
-) -> None:
+def test_indexes_that_were_left_unsynced_are_mended_once(boots: list[str], is_lost: bool) -> None:
     begun = [partial(write, n, f"{n}" * 20, flush="os", **SMALL) for n in range(3)]
     sound = made(*begun)
 
@@ -235,7 +233,7 @@ def test_indexes_that_were_left_to_the_system_are_mended_once(
         if is_lost:
             os.truncate(MOUNT / "t-0" / f"{2:020d}.log", 10)
 
-    go_on = partial(recover, PATHS, accept_os_loss=is_lost)
+    go_on = partial(recover, PATHS, accept_lost_tail=is_lost)
     mended = acted(sound, tear, go_on).disk
     assert logs(mended.tree(), f"{0:020d}.index") == logs(sound.tree(), f"{0:020d}.index")
 
@@ -256,7 +254,7 @@ def test_what_is_left_after_an_accepted_loss_is_durable_before_that_is_published
             change(MOUNT / path, 0, data or b"")
         (MOUNT / "t-0" / f"{2:020d}.log").unlink()
 
-    machine = acted(before, come, partial(recover, PATHS, accept_os_loss=True))
+    machine = acted(before, come, partial(recover, PATHS, accept_lost_tail=True))
     there = logs(machine.disk.tree(), ".log", ".snapshot")
     assert logs(there, ".log") == dict([*logs_of_it.items()][:2])
     assert logs(least(before, machine, STATE_FILE), ".log", ".snapshot") == there

@@ -1,4 +1,4 @@
-"""What salvages, takeovers, deletions and copies have done, a loss of power does not take back.
+"""What salvages, takeovers, deletions and copies have done, a loss of power does not undo.
 
 As in ``test_what_survives.py``, it is looked at where no more is left than what fsync has covered.
 """

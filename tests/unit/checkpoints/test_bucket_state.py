@@ -98,7 +98,7 @@ def test_what_a_commit_does_not_name_stays() -> None:
         ),
         (
             {"topics": {"t": TopicState("topic", partitions={7: PartitionState(0, 4, 4, -1)})}},
-            "it takes back",
+            "it rolls back",
         ),
         ({"extents": {("t", 7): [PLAIN]}}, "and not its end"),
     ],

@@ -147,10 +147,10 @@ def test_a_state_without_nodes_is_not_replicated() -> None:
 @pytest.mark.parametrize("cluster", ["", "a2Fma2Fsb2ctdGVzdHMtMQ"])
 def test_a_state_keeps_to_whom_a_set_was_lent(cluster: str, tmp_path: Path) -> None:
     nodes = (NodeState(0, ("m0",)),)
-    state = CommitState(3, "set", "m0", ("m0",), nodes=nodes, controller_epoch=1, lent_to=cluster)
+    state = CommitState(3, "set", "m0", ("m0",), nodes=nodes, controller_epoch=1, handed_to=cluster)
     (tmp_path / STATE_FILE).write_bytes(state_bytes(state))
     found = load_state(tmp_path)
     assert found is not None
-    assert found.lent_to == cluster
+    assert found.handed_to == cluster
     assert (b"lentTo" in state_bytes(state)) == bool(cluster)
-    assert found.following().lent_to == cluster
+    assert found.following().handed_to == cluster

@@ -73,7 +73,7 @@ def test_an_append_is_there_once_whichever_question_is_answered_wrongly(tmp_path
     assert 0 < questions < _MOST_QUESTIONS
 
 
-def test_an_unfinished_commit_is_taken_back_whichever_question_is_answered_wrongly(
+def test_an_unfinished_commit_is_rolled_back_whichever_question_is_answered_wrongly(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object, **__: object) -> None:

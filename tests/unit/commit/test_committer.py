@@ -592,7 +592,7 @@ def test_what_was_published_is_kept_though_publishing_failed_and_could_not_be_lo
     with pytest.raises(CommitError, match="whether commit 2 is published is not known"):
         writer.commit(1, runs)
     assert unreadable == []
-    assert "left for the next commit to take back" not in caplog.text
+    assert "left for the next commit to roll back" not in caplog.text
     monkeypatch.undo()
     assert not writer.write(1, rows(["b"])).appended
     assert values_of([tmp_path], "t") == {0: ["a", "b"]}

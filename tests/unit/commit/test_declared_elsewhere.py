@@ -38,7 +38,7 @@ def sizes(node: Path) -> list[int]:
     return sorted(path.stat().st_size for path in node.glob("t-*/*.log"))
 
 
-def test_nothing_is_appended_that_nobody_would_take_back(
+def test_nothing_is_appended_that_nobody_would_roll_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = tmp_path / "log"

@@ -113,7 +113,7 @@ def test_who_decides_while_another_one_publishes_is_too_late(
 
     monkeypatch.setattr(LogSet, "check_current", lost)
     assert not commits.decide(one, record(2, A=member(assigned={T0: 2})))
-    assert other.look().record == one, "what was staged is taken back"
+    assert other.look().record == one, "what was staged is rolled back"
 
 
 def test_a_member_commits_what_it_has_and_had_all_the_time(commits: GroupCommits) -> None:
@@ -155,10 +155,10 @@ def test_rows_and_positions_are_published_together_or_not_at_all(
     def append(batch: int, value: str, move: Move) -> None:
         writer = Writer(tmp_path, topic="out")
         runs = writer.stage(batch, rows([value]))
-        rider = attached_offsets("g", {T0: move.end}, 1)
+        attached = attached_offsets("g", {T0: move.end}, 1)
         fence = commits.fence("A", {T0: move})
         plan, identity = writer.plan().commit_plan, writer.identity(batch, value)
-        committer = Committer(plan, identity, riders=[rider], conditions=[fence])
+        committer = Committer(plan, identity, attached_records=[attached], conditions=[fence])
         committer.commit_or_abort(runs)
 
     append(0, "a", Move(0, 1, 1))
@@ -196,7 +196,7 @@ def test_two_groups_of_one_partition_do_not_see_each_other(
 def test_a_record_that_cannot_be_read_is_named_each_time(
     commits: GroupCommits, tmp_path: Path
 ) -> None:
-    rider = AttachedRecords(
+    attached = AttachedRecords(
         topic=OFFSETS_TOPIC,
         partition_of=lambda count: partition_for_group("g", count),
         records=[(encode_group_key("g"), b"\x00\x03\x00")],
@@ -204,7 +204,7 @@ def test_a_record_that_cannot_be_read_is_named_each_time(
         policy=TopicPolicy(allows_internal=True, partitions=2),
     )
     plan = Writer(tmp_path, topic="out").plan().commit_plan
-    Committer(plan, BatchIdentity("job:x", 0), riders=[rider]).commit_or_abort([])
+    Committer(plan, BatchIdentity("job:x", 0), attached_records=[attached]).commit_or_abort([])
     for _ in range(2):
         with pytest.raises(CorruptRecordError, match=r"group 'g' in .*__consumer_offsets-"):
             commits.look()

@@ -252,7 +252,7 @@ def test_whoever_comes_sleeps_dies_and_wakes_up_each_row_is_committed_once(
     assert all(programs.ends.values())
 
 
-def test_what_was_given_to_a_member_and_taken_back_before_it_said_so_has_no_other_owner(
+def test_what_was_given_to_a_member_and_revoked_before_it_said_so_has_no_other_owner(
     group: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     a, b = group.member("a"), group.member("b")

@@ -600,7 +600,7 @@ def test_a_dry_run_is_said_to_be_one(log: Path) -> None:
         assert (done["dryRun"], done["takenBack"]) == (True, ["batch 1 of query:4711"])
         said = call(command, log, "--dry-run")[1]
         assert "nothing was changed" in said
-        assert "would be taken back: batch 1 of query:4711" in said
+        assert "would be rolled back: batch 1 of query:4711" in said
         assert not any(line.startswith(("taken", "written")) for line in said.splitlines())
     assert (log / UNFINISHED_FOLDER).is_dir()
     (done,) = call_json("recover", log)

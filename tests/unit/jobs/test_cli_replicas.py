@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.support.lent import format_nodes, know
+from tests.support.handed_nodes import format_nodes, know
 from tests.support.replicated import (
     append,
     check_equal,
@@ -164,7 +164,7 @@ def test_what_does_not_know_nodes_says_so_and_changes_nothing(nodes: list[Path])
     check_equal(nodes)
 
 
-def test_nodes_are_handed_over_and_taken_back(nodes: list[Path], tmp_path: Path) -> None:
+def test_nodes_are_handed_over_and_taken_over_again(nodes: list[Path], tmp_path: Path) -> None:
     path = path_of(nodes)
     code, text = call("handover", path)
     assert (code, "of node 0 has no meta.properties" in text) == (1, True)

@@ -136,7 +136,7 @@ def test_a_piece_that_was_begun_comes_again_with_its_number_and_what_has_ended_d
     checkpoint = opened(folder, TARGET="x")
     first = next_piece(replay.pieces(checkpoint))
     again = opened(folder, TARGET="x")
-    assert (again.id, again.begun) == (checkpoint.id, first)
+    assert (again.id, again.unfinished) == (checkpoint.id, first)
     pieces = replay.pieces(again)
     assert next_piece(pieces) == first
     again.note_end()
@@ -145,7 +145,7 @@ def test_a_piece_that_was_begun_comes_again_with_its_number_and_what_has_ended_d
     again.note_end()
 
     ended = opened(folder, TARGET="x")
-    assert (ended.begun, ended.reached) == (None, second.end)
+    assert (ended.unfinished, ended.reached) == (None, second.end)
     assert next_piece(replay.pieces(ended)) == Piece(2, second.end, {T0: 3, T1: 3})
 
 

@@ -282,7 +282,7 @@ def test_a_group_is_not_forgotten_for_one_topic_that_is_gone(
     assert words[len(command)] == str(log)
 
 
-def test_an_unfinished_commit_is_taken_back_by_the_command(log: Path, tmp_path: Path) -> None:
+def test_an_unfinished_commit_is_rolled_back_by_the_command(log: Path, tmp_path: Path) -> None:
     """The next commit is killed deep in its middle."""
     copy = tmp_path / "copy"
     Writer(copy, topic="t").write(0, rows(["a"]))

@@ -275,7 +275,7 @@ def test_a_fetch_of_a_batch_that_cannot_be_one_says_so(directory: Path) -> None:
         log.read(0, 200, 0)
 
 
-def test_a_fetch_of_a_batch_that_is_taken_back_meanwhile_gives_none(
+def test_a_fetch_of_a_batch_that_is_rolled_back_meanwhile_gives_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Beyond what is committed a writer may cut its file between two looks of a reader."""

@@ -455,7 +455,7 @@ def test_a_broken_batch_that_is_cut_where_columns_grew_gives_no_rows() -> None:
     assert _rows_until_error(decoder, data)[0] == []
 
 
-def test_timestamps_of_rows_that_are_taken_back_leave_no_trace() -> None:
+def test_timestamps_of_rows_that_are_rolled_back_leave_no_trace() -> None:
     broken = batch_of(record_of() + b"\xff", 2, base_offset=2, base_timestamp=2**62)
     data = np.concatenate([_log(2), array(broken)])
     columns = (STORED_COLUMNS ^ Columns.HEADERS) | Columns.TIMESTAMP
@@ -464,7 +464,7 @@ def test_timestamps_of_rows_that_are_taken_back_leave_no_trace() -> None:
     assert "record 1 of it" in str(error)
 
 
-def test_nulls_of_rows_that_are_taken_back_leave_no_trace() -> None:
+def test_nulls_of_rows_that_are_rolled_back_leave_no_trace() -> None:
     broken = record_of() + b"\xff"
     data = array(batch_of(broken, 2))
     decoder = RecordDecoder(STORED_COLUMNS ^ Columns.HEADERS)

@@ -166,7 +166,7 @@ def _cut(patch: pytest.MonkeyPatch, owner: object, name: str, *, after: int) -> 
     ("owner", "name"), [(StagedSource, "_stamp"), (os, "link"), (LogSet, "publish")]
 )
 @pytest.mark.parametrize("after", [0, 1])
-def test_an_adoption_that_was_cut_off_anywhere_is_taken_back(
+def test_an_adoption_that_was_cut_off_anywhere_is_rolled_back(
     writer: Writer, tmp_path: Path, owner: object, name: str, after: int
 ) -> None:
     before = {path.name: path.read_bytes() for path in (tmp_path / "t-0").iterdir()}
@@ -183,7 +183,7 @@ def test_an_adoption_that_was_cut_off_anywhere_is_taken_back(
     assert values_of([tmp_path], "t") == {0: BEFORE + ADDED}
 
 
-def test_heads_that_a_loss_of_power_has_mixed_are_taken_back(
+def test_heads_that_a_loss_of_power_has_mixed_are_rolled_back(
     writer: Writer, tmp_path: Path
 ) -> None:
     """Whichever of the numbers written into a file got to the disk before its new name did."""

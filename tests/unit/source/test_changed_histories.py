@@ -111,7 +111,7 @@ class PowerLost(Scene):
         with (self.log / f"{0:020d}.log").open("r+b") as file:
             file.truncate(position)
         self.patch.setattr(system, "boot_id", lambda: "another run of the machine")
-        recover([self.path], accept_os_loss=True)
+        recover([self.path], accept_lost_tail=True)
 
 
 class PutBack(Scene):

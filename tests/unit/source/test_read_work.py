@@ -13,7 +13,6 @@ from tests.support.counted_work import calls_of, io_of, traced_peak
 import kafkalog
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.options.read_options import ReadOptions
-from kafkalog.streaming.records.compression import lz4_kernels as lz4_library
 from kafkalog.streaming.records.jit.inline import INTERPRETED
 from kafkalog.streaming.source.batch_plan import plan_batch
 from kafkalog.streaming.source.reading import read_split

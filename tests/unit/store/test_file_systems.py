@@ -218,7 +218,7 @@ def test_where_hosts_share_files_a_host_that_wakes_up_late_does_not_open_the_fil
     segment = folder / "t-0" / f"{1:020d}.log"
 
     def sleep_meanwhile(*given: object) -> None:
-        start_segment(folder / "t-0", 1)  # as one who has the locks by now, and takes this back
+        start_segment(folder / "t-0", 1)  # as one who has the locks by now, and rolls this back
         apply(*given)  # type: ignore[arg-type]
 
     with monkeypatch.context() as patch:

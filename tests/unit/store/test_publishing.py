@@ -215,7 +215,7 @@ def test_a_rename_that_put_anothers_state_in_place_is_no_commit(
     assert values_of([tmp_path], "t") == {0: ["a"]}
 
 
-def test_on_a_shared_file_system_what_was_taken_back_is_not_published_late(
+def test_on_a_shared_file_system_what_was_rolled_back_is_not_published_late(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A host sleeps after its last proof, another one recovers, and has not committed yet."""

@@ -64,7 +64,7 @@ def go_on(folder: Path) -> None:
     Writer(folder, name="another", topic="u").write(0, rows(["x"]))
 
 
-def test_an_unfinished_commit_is_not_seen_and_is_taken_back(cut_off: Path) -> None:
+def test_an_unfinished_commit_is_not_seen_and_is_rolled_back(cut_off: Path) -> None:
     assert values_of([cut_off], "t") == {0: ["a" * 100]}
     go_on(cut_off)
     names = [name for name in segments(cut_off) if name.endswith(".log")]
@@ -93,7 +93,7 @@ def log_file(folder: Path) -> Path:
     return folder / "t-0" / f"{made.base_offset:020d}.log"
 
 
-def test_a_torn_write_is_taken_back(cut_off: Path) -> None:
+def test_a_torn_write_is_rolled_back(cut_off: Path) -> None:
     path = log_file(cut_off)
     data = bytearray(path.read_bytes())
     data[40:80] = bytes(40)
@@ -121,7 +121,7 @@ def test_a_batch_that_another_writer_put_in_the_place_of_ours_is_kept_too(cut_of
     assert segments(cut_off) == before
 
 
-def test_what_was_acknowledged_is_not_taken_back_with_an_older_state(
+def test_what_was_acknowledged_is_not_rolled_back_with_an_older_state(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writer = Writer(tmp_path, topic="t")

@@ -85,7 +85,7 @@ def test_offsets_to_stop_at_bind_only_the_partitions_that_are_named(log: Path) -
     assert control.next_end(end, take_all=False) == {T0: 3, T1: 4, T2: 5}
 
 
-def test_what_is_read_already_is_never_taken_back(log: Path) -> None:
+def test_what_is_read_already_is_never_rolled_back(log: Path) -> None:
     control = stream(log, stopAtOffsets='{"t":{"0":3}}', endingTimestamp="1001")
     assert control.next_end({T0: 8, T1: 1}, take_all=False) == {T0: 8, T1: 1}
 

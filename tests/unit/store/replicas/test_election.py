@@ -75,7 +75,7 @@ def test_who_has_caught_up_joins_in_the_order_of_the_replicas() -> None:
     assert outcome(after) == (ReplicaState(2, (1, 2, 0), (1, 2, 0)), 4)
 
 
-def test_a_take_back_raises_the_epoch_of_the_partitions_that_it_cuts() -> None:
+def test_a_roll_back_raises_the_epoch_of_the_partitions_that_it_cuts() -> None:
     before = state(ReplicaState(1, (1, 2), (1, 2)))
     assert outcome(with_raised_epochs(before, {KEY: 4}))[1] == 5
     assert outcome(with_raised_epochs(before, {KEY: 6}))[1] == 7  # of an election that was lost

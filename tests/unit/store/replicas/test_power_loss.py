@@ -1,4 +1,4 @@
-"""What ``flush=os`` had left to the system, and a loss of power took on some of three nodes."""
+"""What ``flush=os`` had left unsynced, and a loss of power took on some of three nodes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LEFT = {"flush": "os", "numPartitions": "1"}
 
 @pytest.fixture
 def nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """Give a set of which all but 10 rows were left to the system, in the machine's next run."""
+    """Give a set of which all but 10 rows were left unsynced, in the machine's next run."""
     runs = ["first"]
     monkeypatch.setattr(system, "boot_id", lambda: runs[-1])
     found = [tmp_path / name for name in "abc"]
@@ -101,7 +101,7 @@ def test_what_none_has_is_lost_once_a_person_accepts_that(nodes: list[Path]) -> 
         lose(node, 0.3 + 0.3 * slot)
     with pytest.raises(CommitError, match="recover --accept-os-loss"):
         append(nodes, 3, ["last"])
-    done = recover(path_of(nodes).split(";"), accept_os_loss=True)
+    done = recover(path_of(nodes).split(";"), accept_lost_tail=True)
     assert done.lost
     append(nodes, 3, ["last"])
     check_in_sync(nodes)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 GROUPS = "__consumer_offsets"
 
 
-def rider(*values: str, topic: str = GROUPS, partitions: int = 3) -> AttachedRecords:
+def attached(*values: str, topic: str = GROUPS, partitions: int = 3) -> AttachedRecords:
     return AttachedRecords(
         topic=topic,
         partition_of=lambda count: count - 1,
@@ -42,12 +42,12 @@ def commit(
     writer: Writer,
     batch_id: int,
     *values: str,
-    riders: Sequence[AttachedRecords] = (),
+    attached_records: Sequence[AttachedRecords] = (),
     conditions: Sequence[Condition] = (),
 ) -> Outcome:
     runs = writer.stage(batch_id, rows(values)) if values else []
     plan, identity = writer.plan().commit_plan, writer.identity(batch_id, "digest")
-    committer = Committer(plan, identity, riders=riders, conditions=conditions)
+    committer = Committer(plan, identity, attached_records=attached_records, conditions=conditions)
     return committer.commit_or_abort(runs)
 
 
@@ -55,34 +55,36 @@ def staged(folder: Path) -> list[Path]:
     return list(folder.glob(f"{STAGED_PREFIX}*"))
 
 
-def test_riders_are_published_with_their_batch_and_not_a_second_time(tmp_path: Path) -> None:
+def test_attached_records_are_published_with_their_batch_and_not_a_second_time(
+    tmp_path: Path,
+) -> None:
     writer = Writer(tmp_path, topic="t")
-    assert commit(writer, 0, "a", riders=[rider("x", "y")]).appended
+    assert commit(writer, 0, "a", attached_records=[attached("x", "y")]).appended
     assert values_of([tmp_path], "t") == {0: ["a"]}
     assert values_of([tmp_path], GROUPS) == {0: [], 1: [], 2: ["x", "y"]}
-    assert not commit(writer, 0, "a", riders=[rider("x", "y")]).appended
-    assert commit(writer, 1, "b", riders=[rider("z", partitions=50)]).appended
+    assert not commit(writer, 0, "a", attached_records=[attached("x", "y")]).appended
+    assert commit(writer, 1, "b", attached_records=[attached("z", partitions=50)]).appended
     assert values_of([tmp_path], "t") == {0: ["a", "b"]}
     assert values_of([tmp_path], GROUPS) == {0: [], 1: [], 2: ["x", "y", "z"]}
     assert not staged(tmp_path)
 
 
-def test_a_batch_without_rows_takes_riders_along(tmp_path: Path) -> None:
+def test_a_batch_without_rows_takes_attached_records_along(tmp_path: Path) -> None:
     writer = Writer(tmp_path, topic="t")
-    commit(writer, 0, riders=[rider()])
+    commit(writer, 0, attached_records=[attached()])
     assert values_of([tmp_path], GROUPS) == {}, "one without records makes no topic"
-    assert commit(writer, 1, riders=[rider("x")]).appended
+    assert commit(writer, 1, attached_records=[attached("x")]).appended
     assert values_of([tmp_path], GROUPS) == {0: [], 1: [], 2: ["x"]}
     state = load_state(tmp_path)
     assert state is not None
     assert [topic.last_query for topic in state.topics.values()] == [None]
 
 
-def test_riders_of_a_commit_that_fails_go_with_it(
+def test_attached_records_of_a_commit_that_fails_go_with_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writer = Writer(tmp_path, topic="t")
-    commit(writer, 0, "a", riders=[rider("x")])
+    commit(writer, 0, "a", attached_records=[attached("x")])
 
     def fail(*_: Any) -> None:
         raise OSError("no")
@@ -90,17 +92,17 @@ def test_riders_of_a_commit_that_fails_go_with_it(
     with monkeypatch.context() as patch:
         patch.setattr(LogSet, "publish", fail)
         with pytest.raises(CommitError):
-            commit(writer, 1, "b", riders=[rider("y")])
+            commit(writer, 1, "b", attached_records=[attached("y")])
     assert values_of([tmp_path], GROUPS)[2] == ["x"]
     assert not staged(tmp_path)
-    commit(writer, 1, "b", riders=[rider("y")])
+    commit(writer, 1, "b", attached_records=[attached("y")])
     assert values_of([tmp_path], GROUPS)[2] == ["x", "y"]
 
 
-def test_rows_do_not_go_where_riders_go(tmp_path: Path) -> None:
+def test_rows_do_not_go_where_attached_records_go(tmp_path: Path) -> None:
     writer = Writer(tmp_path, topic="t")
     with pytest.raises(CommitError, match="records that the commit adds itself"):
-        commit(writer, 0, "a", riders=[rider("x", topic="t")])
+        commit(writer, 0, "a", attached_records=[attached("x", topic="t")])
     assert not LogDirs([tmp_path]).partitions()
 
 
@@ -127,7 +129,7 @@ def test_a_condition_that_does_not_hold_refuses_the_batch_and_its_riders(
     tmp_path: Path, look: int
 ) -> None:
     writer = Writer(tmp_path, topic="t")
-    commit(writer, 0, "a", riders=[rider("x")])
+    commit(writer, 0, "a", attached_records=[attached("x")])
     before = load_state(tmp_path)
     looks = iter(range(9))
 
@@ -136,11 +138,11 @@ def test_a_condition_that_does_not_hold_refuses_the_batch_and_its_riders(
             raise CommitError("not any more")
 
     with pytest.raises(CommitError, match="not any more"):
-        commit(writer, 1, "b", riders=[rider("y")], conditions=[refuse])
+        commit(writer, 1, "b", attached_records=[attached("y")], conditions=[refuse])
     assert load_state(tmp_path) == before
     assert not (tmp_path / INTENT_FILE).exists()
     assert not staged(tmp_path)
     log = tmp_path / f"{GROUPS}-2" / f"{0:020d}.log"
     assert log.read_bytes().count(b"key") == 1
-    assert commit(writer, 1, "b", riders=[rider("y")]).appended
+    assert commit(writer, 1, "b", attached_records=[attached("y")]).appended
     assert values_of([tmp_path], "t") == {0: ["a", "b"]}

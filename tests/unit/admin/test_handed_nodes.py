@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
-from tests.support.killing import run_and_kill
-from tests.support.lent import (
+from tests.support.handed_nodes import (
     BROKER_EPOCHS,
     DIRECTORIES,
     IDS,
@@ -22,6 +21,7 @@ from tests.support.lent import (
     know,
     take,
 )
+from tests.support.killing import run_and_kill
 from tests.support.logs import Row, batch_bytes, write_segment
 from tests.support.replicated import (
     append,
@@ -79,7 +79,7 @@ def metadata(nodes: list[Path], tmp_path: Path) -> Path:
 
 def check_ours(nodes: list[Path]) -> None:
     """Nothing was given, and the sink continues."""
-    assert newest_state(nodes).lent_to == ""
+    assert newest_state(nodes).handed_to == ""
     check_clean(nodes)
     assert not any((node / CLEAN_SHUTDOWN).exists() for node in nodes)
     append(nodes, 9, ["on"], **ALLOWED)
@@ -217,7 +217,7 @@ def test_a_replica_that_cannot_be_brought_in_sync_keeps_the_set_ours(
     check_ours(nodes)
 
 
-def test_an_unfinished_commit_is_taken_back_first(nodes: list[Path], metadata: Path) -> None:
+def test_an_unfinished_commit_is_rolled_back_first(nodes: list[Path], metadata: Path) -> None:
     assert run_and_kill(lambda: append(nodes, 2, ["never"] * 9, **ALLOWED), 40)
     assert any((node / "kafkalog.unfinished").exists() for node in nodes)
     assert give(nodes, metadata).problems == []
@@ -297,7 +297,7 @@ def test_options_of_one_node_are_refused_for_several_and_the_other_way_round(
 def test_a_dry_run_says_the_same_and_changes_nothing(nodes: list[Path], metadata: Path) -> None:
     expected = give(nodes, metadata, dry_run=True).written
     check_clean(nodes)
-    assert newest_state(nodes).lent_to == ""
+    assert newest_state(nodes).handed_to == ""
     assert give(nodes, metadata).written == expected
 
 
@@ -305,7 +305,7 @@ def test_a_dry_run_says_the_same_and_changes_nothing(nodes: list[Path], metadata
 
 
 @pytest.fixture
-def lent(nodes: list[Path], metadata: Path) -> list[Path]:
+def handed_over(nodes: list[Path], metadata: Path) -> list[Path]:
     assert give(nodes, metadata).problems == []
     return nodes
 
@@ -318,127 +318,135 @@ def check_taken(nodes: list[Path], *theirs: str) -> None:
     check_equal(nodes)
 
 
-def test_the_highest_epoch_counts_before_the_longest_log(lent: list[Path], metadata: Path) -> None:
-    append_as_broker(lent[0] / "t-0", 1, ["not acknowledged"] * 9)
-    append_as_broker(lent[1] / "t-0", 2, ["acknowledged"])
-    done = take(lent, metadata)
+def test_the_highest_epoch_counts_before_the_longest_log(
+    handed_over: list[Path], metadata: Path
+) -> None:
+    append_as_broker(handed_over[0] / "t-0", 1, ["not acknowledged"] * 9)
+    append_as_broker(handed_over[1] / "t-0", 2, ["acknowledged"])
+    done = take(handed_over, metadata)
     assert done.problems == []
     assert any("of node 0, which ends at offset" in line for line in done.written)
-    assert not any("not acknowledged" in value for value in values(lent))
-    check_taken(lent, "acknowledged")
+    assert not any("not acknowledged" in value for value in values(handed_over))
+    check_taken(handed_over, "acknowledged")
 
 
-def test_of_one_epoch_the_longest_log_counts(lent: list[Path], metadata: Path) -> None:
-    for node in lent:
+def test_of_one_epoch_the_longest_log_counts(handed_over: list[Path], metadata: Path) -> None:
+    for node in handed_over:
         append_as_broker(node / "t-0", 2, ["one"])
-    append_as_broker(lent[2] / "t-0", 2, ["two"])
-    assert take(lent, metadata).problems == []
-    check_taken(lent, "one", "two")
-    assert topic(lent).partitions[0].leader_epoch == 2
+    append_as_broker(handed_over[2] / "t-0", 2, ["two"])
+    assert take(handed_over, metadata).problems == []
+    check_taken(handed_over, "one", "two")
+    assert topic(handed_over).partitions[0].leader_epoch == 2
 
 
 def test_an_epoch_above_the_end_of_a_torn_log_counts_for_nothing(
-    lent: list[Path], metadata: Path
+    handed_over: list[Path], metadata: Path
 ) -> None:
     """A leader of epoch 3 has lost what it had, with its power; its followers have it."""
-    for node in lent:
+    for node in handed_over:
         append_as_broker(node / "t-0", 2, ["acknowledged"])
-    append_as_broker(lent[0] / "t-0", 3, ["gone"])
-    path = max((lent[0] / "t-0").glob("*.log"))
+    append_as_broker(handed_over[0] / "t-0", 3, ["gone"])
+    path = max((handed_over[0] / "t-0").glob("*.log"))
     gone = [batch_bytes(0, [Row(each, key=each)]) for each in (b"gone", b"acknowledged")]
     path.write_bytes(path.read_bytes()[: -sum(map(len, gone))])
-    assert take(lent, metadata).problems == []
-    check_taken(lent, "acknowledged")
-    assert epochs_in(lent[0] / "t-0") == {0, 2}
+    assert take(handed_over, metadata).problems == []
+    check_taken(handed_over, "acknowledged")
+    assert epochs_in(handed_over[0] / "t-0") == {0, 2}
 
 
-def test_epochs_above_the_end_of_all_logs_are_forgotten(lent: list[Path], metadata: Path) -> None:
+def test_epochs_above_the_end_of_all_logs_are_forgotten(
+    handed_over: list[Path], metadata: Path
+) -> None:
     """All brokers lost their power, and what was last written with it."""
-    for node in lent:
+    for node in handed_over:
         folder = node / "t-0"
         write_leader_epochs(folder, [*read_leader_epochs(folder), LeaderEpoch(5, 999)])
-    assert take(lent, metadata).problems == []
-    assert [epochs_in(node / "t-0") for node in lent] == [{0}] * 3
-    check_taken(lent)
+    assert take(handed_over, metadata).problems == []
+    assert [epochs_in(node / "t-0") for node in handed_over] == [{0}] * 3
+    check_taken(handed_over)
 
 
 def test_sealed_segments_that_differ_below_the_recovery_point_are_compared(
-    lent: list[Path], metadata: Path
+    handed_over: list[Path], metadata: Path
 ) -> None:
     """A follower had others' records there, and was no leader since."""
-    append_as_broker(lent[0] / "t-0", 2, ["acknowledged"])
-    append_as_broker(lent[1] / "t-0", 1, ["unacknowledg"])
-    for number, node in enumerate(lent[:2]):
+    append_as_broker(handed_over[0] / "t-0", 2, ["acknowledged"])
+    append_as_broker(handed_over[1] / "t-0", 1, ["unacknowledg"])
+    for number, node in enumerate(handed_over[:2]):
         folder = node / "t-0"
         end = max(each.start_offset for each in read_leader_epochs(folder)) + 1
         write_segment(folder, end, b"")
         append_as_broker(folder, 2 - number, ["more"])
         write_offset_checkpoint(node, RECOVERY_POINT, {T0: end + 1})
-    assert take(lent, metadata).problems == []
-    check_taken(lent, "acknowledged", "more")
+    assert take(handed_over, metadata).problems == []
+    check_taken(handed_over, "acknowledged", "more")
 
 
 def test_a_torn_tail_is_cut_and_a_folder_that_is_gone_is_copied(
-    lent: list[Path], metadata: Path
+    handed_over: list[Path], metadata: Path
 ) -> None:
-    append_as_broker(lent[1] / "t-0", 2, ["acknowledged"])
-    path = max((lent[1] / "t-0").glob("*.log"))
+    append_as_broker(handed_over[1] / "t-0", 2, ["acknowledged"])
+    path = max((handed_over[1] / "t-0").glob("*.log"))
     path.write_bytes(path.read_bytes() + batch_bytes(99, [Row(b"torn")])[:40])
-    shutil.rmtree(lent[2] / "t-1")
-    assert take(lent, metadata).problems == []
-    check_taken(lent, "acknowledged")
+    shutil.rmtree(handed_over[2] / "t-1")
+    assert take(handed_over, metadata).problems == []
+    check_taken(handed_over, "acknowledged")
 
 
 def test_a_log_that_lost_what_was_committed_everywhere_is_a_problem(
-    lent: list[Path], metadata: Path
+    handed_over: list[Path], metadata: Path
 ) -> None:
-    for node in lent:
+    for node in handed_over:
         max((node / "t-0").glob("*.log")).write_bytes(b"")
         for name in (HIGH_WATERMARK, RECOVERY_POINT):
             (node / name).unlink()
-    (problem,) = take(lent, metadata).problems
+    (problem,) = take(handed_over, metadata).problems
     assert "t-0 ends at offset" in problem
     assert "was committed when it was handed over" in problem
-    assert newest_state(lent).lent_to == "c"
+    assert newest_state(handed_over).handed_to == "c"
 
 
-def test_a_topic_that_the_cluster_made_is_taken_over(lent: list[Path], metadata: Path) -> None:
-    for node in lent[:2]:
+def test_a_topic_that_the_cluster_made_is_taken_over(
+    handed_over: list[Path], metadata: Path
+) -> None:
+    for node in handed_over[:2]:
         write_segment(node / "new-0", 0, batch_bytes(0, [Row(b"a", key=b"a")]))
-    assert take(lent, metadata).problems == []
-    assert values(lent, "new") == ["a"]
-    append(lent, 9, ["b"], "new", **ALLOWED)
-    assert values(lent, "new") == ["a", "b"]
+    assert take(handed_over, metadata).problems == []
+    assert values(handed_over, "new") == ["a"]
+    append(handed_over, 9, ["b"], "new", **ALLOWED)
+    assert values(handed_over, "new") == ["a", "b"]
 
 
-def test_a_topic_that_the_cluster_deleted_is_forgotten(lent: list[Path], tmp_path: Path) -> None:
-    deleted = know(tmp_path / "later", lent, without=["t"])
-    for node in lent:
+def test_a_topic_that_the_cluster_deleted_is_forgotten(
+    handed_over: list[Path], tmp_path: Path
+) -> None:
+    deleted = know(tmp_path / "later", handed_over, without=["t"])
+    for node in handed_over:
         for folder in node.glob("t-*"):
             shutil.rmtree(folder)
-    assert take(lent).problems == ["no node has a folder of topic 't'"]
-    done = take(lent, deleted)
+    assert take(handed_over).problems == ["no node has a folder of topic 't'"]
+    done = take(handed_over, deleted)
     assert done.problems == []
     assert "topic t was deleted in the cluster, and is forgotten" in done.written
-    assert newest_state(lent).topics == {}
+    assert newest_state(handed_over).topics == {}
 
 
 def test_after_brokers_have_written_a_takeover_comes_before_a_handover(
-    lent: list[Path], metadata: Path
+    handed_over: list[Path], metadata: Path
 ) -> None:
-    append_as_broker(lent[1] / "t-0", 2, ["acknowledged"])
-    (problem,) = give(lent, metadata).problems
+    append_as_broker(handed_over[1] / "t-0", 2, ["acknowledged"])
+    (problem,) = give(handed_over, metadata).problems
     assert "a broker has written since" in problem
-    assert take(lent, metadata).problems == []
-    assert give(lent, metadata).problems == []
-    assert take(lent, metadata).problems == []
-    check_taken(lent, "acknowledged")
+    assert take(handed_over, metadata).problems == []
+    assert give(handed_over, metadata).problems == []
+    assert take(handed_over, metadata).problems == []
+    check_taken(handed_over, "acknowledged")
 
 
-def test_all_nodes_must_be_there_to_be_taken(lent: list[Path], metadata: Path) -> None:
-    lent[2].rename(lent[2].with_suffix(".away"))
+def test_all_nodes_must_be_there_to_be_taken(handed_over: list[Path], metadata: Path) -> None:
+    handed_over[2].rename(handed_over[2].with_suffix(".away"))
     with pytest.raises(LogDirectoryError, match="takeover needs all nodes, and node 2"):
-        take(lent, metadata)
+        take(handed_over, metadata)
 
 
 def test_a_set_that_is_ours_is_not_taken_over(nodes: list[Path], metadata: Path) -> None:
@@ -448,10 +456,10 @@ def test_a_set_that_is_ours_is_not_taken_over(nodes: list[Path], metadata: Path)
     check_ours(nodes)
 
 
-def test_a_dry_run_of_a_takeover_changes_nothing(lent: list[Path], metadata: Path) -> None:
-    append_as_broker(lent[1] / "t-0", 2, ["acknowledged"])
-    expected = take(lent, metadata, dry_run=True)
-    assert newest_state(lent).lent_to == "c"
-    done = take(lent, metadata)
+def test_a_dry_run_of_a_takeover_changes_nothing(handed_over: list[Path], metadata: Path) -> None:
+    append_as_broker(handed_over[1] / "t-0", 2, ["acknowledged"])
+    expected = take(handed_over, metadata, dry_run=True)
+    assert newest_state(handed_over).handed_to == "c"
+    done = take(handed_over, metadata)
     assert (done.written, done.problems) == (expected.written, expected.problems)
-    check_taken(lent, "acknowledged")
+    check_taken(handed_over, "acknowledged")

@@ -67,7 +67,7 @@ def durable_ends(folder: Path) -> dict[int, int]:
 
 
 def wrote(folder: Path) -> Writer:
-    """Write two rows durably, then three batches of two rows that are left to the system."""
+    """Write two rows durably, then three batches of two rows that are left unsynced."""
     writer(folder, "commit").write(0, rows(["a", "b"]))
     left = writer(folder, "os")
     for batch_id in range(3):
@@ -191,7 +191,7 @@ def test_a_segment_that_lost_whole_batches_before_the_next_one_is_noticed(
     start = 2 if left_of_it else 0
     with pytest.raises(DataLossError, match=rf"t-0 \[{start}, 12\)"):
         look(tmp_path)
-    (lost,) = recover([str(tmp_path)], accept_os_loss=True).lost
+    (lost,) = recover([str(tmp_path)], accept_lost_tail=True).lost
     assert (lost.start, lost.end) == (start, 12)
     left.write(6, rows(["e"]))
     assert values_of([tmp_path], "t") == {0: [*["0a", "0b"][:start], "e"]}
@@ -230,7 +230,7 @@ def test_what_was_durable_is_never_given_up(tmp_path: Path, boots: list[str]) ->
     boots.append("second")
     before = log_of(tmp_path).read_bytes()
     with pytest.raises(CommitError, match=r"t-0 at offset 0 \(durable up to 2\)"):
-        recover([str(tmp_path)], accept_os_loss=True)
+        recover([str(tmp_path)], accept_lost_tail=True)
     assert log_of(tmp_path).read_bytes() == before
 
 
@@ -239,7 +239,7 @@ def test_a_state_without_durable_ends_gives_nothing_up(tmp_path: Path, boots: li
     log = log_of(tmp_path)
     cut(log, log.stat().st_size - 10)
     boots.append("second")
-    done = recover([str(tmp_path)], accept_os_loss=True)
+    done = recover([str(tmp_path)], accept_lost_tail=True)
     assert done.lost == []
     (problem,) = done.problems
     assert "committed up to 2" in problem

@@ -21,7 +21,7 @@ from kafkalog.checkpoints.broker import (
 from kafkalog.checkpoints.state_file import load_state
 from kafkalog.streaming.commit.tail_recovery import TailRecovery
 from kafkalog.streaming.store import appender_cache as kept_appenders
-from kafkalog.streaming.store.appender_cache import KeptAppenders
+from kafkalog.streaming.store.appender_cache import AppenderCache
 from kafkalog.streaming.store.log_set import LogSet
 
 STAMPS = [1_700_000_000_000]
@@ -68,7 +68,7 @@ def test_files_are_byte_for_byte_those_of_a_process_that_knows_nothing(
         )
         for batch_id in range(25):
             if forgets:
-                writer.appenders = KeptAppenders()
+                writer.appenders = AppenderCache()
             size = 1 + 37 * batch_id % 200
             writer.write(batch_id, rows(["x" * size] * 2, timestamps=STAMPS * 2))
     known = tmp_path / "knows" / "t-0"
@@ -173,7 +173,7 @@ def test_directories_that_were_replaced_by_a_backup_are_looked_at(
 
 
 def test_few_sets_are_kept(tmp_path: Path, opened: list[str]) -> None:
-    appenders = KeptAppenders()
+    appenders = AppenderCache()
     for number in range(10):
         writer = Writer(tmp_path / str(number), topic="t")
         writer.appenders = appenders

@@ -90,7 +90,7 @@ def give(nodes: Sequence[Path], *metadata: Path, dry_run: bool = False) -> Recov
 
 
 def take(nodes: Sequence[Path], *metadata: Path, dry_run: bool = False) -> RecoveryReport:
-    """Take the nodes back."""
+    """Take the nodes over again."""
     copies = [*map(str, metadata)]
     return take_over([*_paths(nodes)], cluster_metadata=copies, dry_run=dry_run)
 

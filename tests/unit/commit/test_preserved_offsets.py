@@ -233,7 +233,7 @@ class PowerCutError(BaseException):
 
 @pytest.mark.parametrize("adopts", [False, True])
 @pytest.mark.parametrize(("message_format", "codec"), FORMATS)
-def test_a_commit_that_was_cut_off_is_taken_back(
+def test_a_commit_that_was_cut_off_is_rolled_back(
     message_format: str,
     codec: str,
     adopts: bool,
