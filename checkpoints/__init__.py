@@ -8,6 +8,8 @@
     what is committed, its bytes, and how a reader finds it out.
 ``intent``
     what a commit is about to do.
+``bucket_state``
+    what is committed of a log in an object store.
 ``voters``
     the nodes of a replicated set.
 ``query_checkpoint``, ``topic_ids``

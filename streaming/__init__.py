@@ -12,6 +12,8 @@ From bottom to top; each package imports those above it in this list, and none b
     a set of log directories: sessions, locks, commit state, rollback, replicas.
 ``commit``
     a batch's way into logs.
+``objects``
+    the same into an object store.
 ``groups``
     consumer groups.
 ``source``, ``sink``, ``admin``

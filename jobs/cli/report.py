@@ -127,10 +127,7 @@ def report(
 
 def _print(facts: Facts, findings: Sequence[Finding], html: Path | None, *, as_json: bool) -> None:
     from kafkalog.jobs.report import findings as text  # noqa: PLC0415
-    from kafkalog.jobs.report.findings import (
-        facts_as_rows,
-        new_warnings,
-    )
+    from kafkalog.jobs.report.findings import facts_as_rows, new_warnings  # noqa: PLC0415
 
     if as_json:
         print_rows(list(facts_as_rows(facts, findings)), as_json=True)

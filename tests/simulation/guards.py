@@ -368,7 +368,7 @@ GUARDS: Final = {
         "rows are copied again by whoever comes next",
         {
             "consumer.consumer.Consumer._attach": Instead(
-                "return fence, [self._commits.rider(moves, now_ms)] if moves else ()",
+                "return fence, [self._commits.attach(moves, now_ms)] if moves else ()",
                 "return fence, ()",
             )
         },

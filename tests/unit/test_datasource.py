@@ -48,7 +48,7 @@ for name in ["Filter", *(kind.__name__ for kind in datasource.Filter.__subclasse
 del datasource.DataSourceStreamArrowWriter
 sys.modules["pyspark.sql.streaming.datasource"] = None
 import pyspark_kafkalog
-from kafkalog.streaming.spark import batch_readers, listeners, stream_reader, versions, writers
+from kafkalog.streaming.spark import listeners, readers, versions, writers
 print(versions.HAS_ADMISSION_CONTROL, versions.HAS_FILTER_PUSHDOWN)
 """
 

@@ -31,6 +31,7 @@ READERS: Final = {
     "streaming/admin/backup.py": "copies what they say of a partition",
     "streaming/admin/nodes/replicas.py": "whether a replica comes any further",
     "streaming/admin/salvage.py": "lowers them to where it cuts",
+    "jobs/inspection/batches.py": "names a recovery point that stops the next writer",
 }
 
 NAMING: Final = {
@@ -53,6 +54,7 @@ NAMING: Final = {
     "streaming/admin/broker/handover_state.py": "for a broker, of several nodes",
     "streaming/store/replicas/in_sync.py": "what of a replica was made durable",
     "streaming/store/recovery/rollback.py": "in messages",
+    "jobs/inspection/batches.py": "names a recovery point that stops the next writer",
 }
 
 

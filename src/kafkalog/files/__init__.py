@@ -6,6 +6,8 @@
     replace small files.
 ``paths``, ``storage``, ``remote_path``, ``remote_store``
     from texts to paths, local or in an object store.
+``objects``
+    the calls that a log in an object store is made of.
 ``watch``, ``timeouts``, ``parallel``, ``deferred_signals``, ``closing``
     values derived from files; calls that may not return; threads; interrupts.
 ``system``

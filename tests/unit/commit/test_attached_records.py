@@ -125,7 +125,7 @@ def test_conditions_are_looked_at_before_the_intent_and_again_before_the_rename(
 
 
 @pytest.mark.parametrize("look", [0, 1])
-def test_a_condition_that_does_not_hold_refuses_the_batch_and_its_riders(
+def test_a_condition_that_does_not_hold_refuses_the_batch_and_its_attached_records(
     tmp_path: Path, look: int
 ) -> None:
     writer = Writer(tmp_path, topic="t")

@@ -10,8 +10,8 @@ from tests.support.logs import write_checkpoint, write_segment
 from kafkalog.checkpoints.broker import HIGH_WATERMARK
 from kafkalog.errors import LogDirectoryError
 from kafkalog.model import TopicPartition
-from kafkalog.streaming.log import log_dir
 from kafkalog.streaming.log.log_dir import PartitionDirectory
+from kafkalog.streaming.store import log_dirs
 from kafkalog.streaming.store.log_dirs import LogDirs, choose_directory
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def test_live_partitions_are_found_over_several_directories(tmp_path: Path) -> N
 def test_a_partition_that_lives_twice_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log_dir, "_RESTS_SECONDS", (0.0,))
+    monkeypatch.setattr(log_dirs, "_RESTS_SECONDS", (0.0,))
     first, second = _make(tmp_path / "d1", "a-0"), _make(tmp_path / "d2", "a-0")
     with pytest.raises(LogDirectoryError, match="a-0 lives in"):
         LogDirs([first, second]).partitions()

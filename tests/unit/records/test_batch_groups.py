@@ -276,8 +276,8 @@ def test_what_was_kept_is_not_overwritten() -> None:
 def test_a_build_that_exports_nothing_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Look as a fresh process would, for a function that is not there."""
     monkeypatch.undo()
-    monkeypatch.setattr(lz4_library, "_FUNCTION", "LZ4_not_there")
-    monkeypatch.setattr(zstd_library, "_FUNCTION", "ZSTD_not_there")
+    monkeypatch.setattr(lz4_kernels, "_FUNCTION", "LZ4_not_there")
+    monkeypatch.setattr(zstd_kernels, "_FUNCTION", "ZSTD_not_there")
     assert lz4_kernels.is_exported.__wrapped__() is INTERPRETED
     assert zstd_kernels.is_exported.__wrapped__() is INTERPRETED
 
@@ -294,7 +294,7 @@ def test_what_a_library_keeps_between_calls_is_freed() -> None:
     Context(0, lambda: freed.append(True))
     gc.collect()
     assert freed == [True]
-    for library in (zstd_library, zlib_library):
+    for library in (zstd_kernels, gzip_kernels):
         for _ in range(1000):
             assert library.new_context().address
 
@@ -355,7 +355,7 @@ def test_cuts_and_flipped_bits_of_the_other_codecs_give_what_python_gives_or_not
     way: str, kind: str
 ) -> None:
     codec, kernel, sound = KERNELS[kind]
-    libraries = {Codec.ZSTD: zstd_library, Codec.GZIP: zlib_library}
+    libraries = {Codec.ZSTD: zstd_kernels, Codec.GZIP: gzip_kernels}
     kept = [libraries[codec].new_context()] if codec in libraries else []
     context = [each.address for each in kept]
     if way == "python":

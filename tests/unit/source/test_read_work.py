@@ -13,6 +13,7 @@ from tests.support.counted_work import calls_of, io_of, traced_peak
 import kafkalog
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.options.read_options import ReadOptions
+from kafkalog.streaming.records.compression import lz4_kernels
 from kafkalog.streaming.records.jit.inline import INTERPRETED
 from kafkalog.streaming.source.batch_plan import plan_batch
 from kafkalog.streaming.source.reading import read_split
@@ -73,7 +74,7 @@ def test_a_kernel_decompresses_and_no_block_or_batch_takes_a_call(log: Path) -> 
 def test_without_the_librarys_function_blocks_are_decompressed_once(
     log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lz4_library, "is_exported", lambda: False)
+    monkeypatch.setattr(lz4_kernels, "is_exported", lambda: False)
     read = reader(log)
     calls = calls_of(read)
     decompressed = ROWS * 120
