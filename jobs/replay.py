@@ -168,6 +168,7 @@ def begin(
 
     Raises:
         TargetMismatchError: the checkpoint does not go with that.
+        DataLossError: a topic was recreated since, and the target holds nothing that tells.
     """
     held = into.held(reached.id) if reached.folder is not None else None
     if held is None:
@@ -177,6 +178,8 @@ def begin(
                 "far a replay is"
             )
         return NO_OFFSETS
+    if not held.ends:
+        replay.check_topics(reached)
     if from_target:
         reached.continue_at(held.ends)
     done = (

@@ -208,6 +208,15 @@ class Replay:
                 end = self._ends(logs, reached)
                 self._check_ids(logs, checkpoint)
 
+    def check_topics(self, checkpoint: ReplayCheckpoint) -> None:
+        """Refuse topics that were deleted and recreated since a checkpoint knows them.
+
+        Raises:
+            DataLossError: one was.
+        """
+        self._logs.look()
+        self._check_ids(self._logs, checkpoint)
+
     @staticmethod
     def _check_ids(logs: EndOffsets, checkpoint: ReplayCheckpoint) -> None:
         """Refuse topics that were deleted and recreated: the offsets are of other records."""

@@ -11,7 +11,7 @@ from tests.pipelines.guards import GUARDS
 from tests.pipelines.histories import KINDS, History
 from tests.pipelines.sources import Source
 
-from kafkalog.errors import TargetMismatchError
+from kafkalog.errors import DataLossError, TargetMismatchError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -51,6 +51,13 @@ def test_a_topic_that_is_gone_is_not_to_be_deleted_before_it_is_taken_in_again(
     refusal = next(told for told in history.told if "TargetMismatchError" in told)
     assert way in refusal
     assert "kafkalog delete" not in refusal
+
+
+def test_a_replay_of_a_recreated_topic_is_not_advised_to_continue(tmp_path: Path) -> None:
+    history = History(tmp_path, "recreated/1", "replay")
+    history.follow(["run", "source recreate", "target remove"])
+    with pytest.raises(DataLossError, match=r"deleted and recreated: .* Give another --checkpoint"):
+        history.target.run(history.source, lambda _: None)
 
 
 def test_a_table_that_is_restored_before_the_first_batch_of_a_new_checkpoint_gets_no_gap(
