@@ -663,7 +663,8 @@ class InFiles(OfQuery):
 
     def reasons(self, source: Source) -> list[str]:
         found = super().reasons(source)
-        return [*found, "table and checkpoint are of two times"] if self._is_apart else found
+        is_apart = self._is_apart or self.was_disturbed
+        return [*found, "table and checkpoint are of two times"] if is_apart else found
 
     def check(self, source: Source, *lines: Line) -> None:
         check_rows(self.rows(), source, self._gone)

@@ -159,11 +159,13 @@ class History:
         except (KilledError, KafkaLogError) as caught:
             error = caught
         self.told.append(f"run {way}: {f'{type(error).__name__}: {error}' if error else 'ok'}")
+        target.was_disturbed |= self._is_disturbed
         if target.rows() != rows or error is None:
             target.note(source.line, before)
         if error is None:
             if not self._is_disturbed:
                 target.check(source)
+                target.was_disturbed = False
             return
         if isinstance(error, KilledError):
             return

@@ -77,6 +77,8 @@ class Restored(Target):
             return []
         if any(end for _, end in there.values()):
             return ["it has records of another restore, or of somebody else"]
+        if any(end > there.get(number, (0, 0))[1] for number, end in self.held.items()):
+            return ["it was cut"]
         return ["it has other partitions"] if there and len(there) != len(source.line.rows) else []
 
     def _begin(self) -> None:

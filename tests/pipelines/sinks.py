@@ -14,6 +14,7 @@ from tests.support.micro_batches import CheckpointedQuery
 from tests.support.sinking import Writer
 
 import kafkalog
+from kafkalog.errors import CommitError
 from kafkalog.jobs.pipelines.copied_logs import topics_of_target
 from kafkalog.jobs.pipelines.ingesting import CountedIngest, Ingest
 from kafkalog.jobs.pipelines.inputs import Input
@@ -138,6 +139,7 @@ class Streamed(_IntoTopic):
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
         self._is_apart = self._has_written = False
+        self._runs = 0
 
     def run(self, source: Source, step: Callable[[str], None], way: str = "", **given: Any) -> None:
         self._has_written = False
@@ -149,11 +151,17 @@ class Streamed(_IntoTopic):
         given = {"topic": TOPIC, "numPartitions": "2", "flush": "os"}
         writer = Writer(self.path, name="ingest", run=str(uuid.uuid4()), **given)
 
+        self._runs = mine = self._runs + 1
+
         def take(read: Callable[[], pa.Table], number: int) -> None:
+            self._check_alone(mine)
             self._write(writer, number, read().select(_COLUMNS), step)
             self._has_written = True
 
         CheckpointedQuery(self.checkpoint, options, take, step).run()
+
+    def _check_alone(self, run: int) -> None:
+        """What another run has read since, the topic's own rules tell."""
 
     def _write(
         self, writer: Writer, number: int, rows: pa.Table, step: Callable[[str], None]
@@ -165,7 +173,8 @@ class Streamed(_IntoTopic):
 
     def reasons(self, source: Source) -> list[str]:
         found = super().reasons(source)
-        return [*found, "topic and checkpoint are of two times"] if self._is_apart else found
+        is_apart = self._is_apart or self.was_disturbed
+        return [*found, "topic and checkpoint are of two times"] if is_apart else found
 
     def put_back(self) -> None:
         self._is_apart = True
@@ -203,6 +212,11 @@ class Versioned(Streamed):
 
     What such numbers cannot tell, an older checkpoint or topic, is not among its histories.
     """
+
+    def _check_alone(self, run: int) -> None:
+        """Fail as Spark does where two runs share a checkpoint."""
+        if self._runs != run:
+            raise CommitError("Spark: concurrent update to the checkpoint")
 
     def _write(
         self, writer: Writer, number: int, rows: pa.Table, step: Callable[[str], None]

@@ -13,6 +13,7 @@ from tests.pipelines.sources import TOPIC, Line, Rows, bounds, rows_in
 from tests.support.copying import cut, run_mirror, run_replay
 
 import kafkalog
+from kafkalog.checkpoints.broker import read_topic_id
 from kafkalog.checkpoints.query_checkpoint import last_batch
 from kafkalog.errors import UnknownTopicOrPartitionError
 from kafkalog.jobs.mirroring import Mirror
@@ -58,6 +59,8 @@ class Target(ABC):
         self.copied: Line | None = None
         self.held: Ends = {}
         self.is_foreign = False
+        self.was_disturbed = False
+        """Whether the source was set back amid the last run: the next one may see that."""
         self._kept: tuple[Path, Line | None, Ends, bool] | None = None
         self._older: Path | None = None
 
@@ -309,6 +312,12 @@ class Replayed(Target):
             return {}
         ends = json.loads(path.read_text().splitlines()[1])["to"].get(TOPIC, {})
         return {int(number): end for number, end in ends.items()}
+
+    def reasons(self, source: Source) -> list[str]:
+        path = self.checkpoint / "kafkalog.replay"
+        ids = json.loads(path.read_text().splitlines()[1])["ids"] if path.exists() else {}
+        is_other = ids.get(TOPIC, "") not in {"", read_topic_id(source.path / f"{TOPIC}-0")}
+        return super().reasons(source) + ["a checkpoint of another topic"] * is_other
 
     def cut(self) -> None:
         """What is cut off a topic that a replay has written is gone: it holds no offsets."""
