@@ -13,6 +13,7 @@ from tests.support.coordinator_corpus import (
 )
 from tests.support.corpus import UnpackedCase
 from tests.support.dumped_batches import comparable, dumped_batches, file_of
+from tests.support.spark import NEEDS_ADMISSION_CONTROL
 
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.coordinator.views import (
@@ -69,6 +70,7 @@ def expected_batches(name: str, case: UnpackedCase) -> dict[str, list[dict[str, 
     return {file: batches for file, batches in found if file.split("/")[0] in case.live_folders}
 
 
+@NEEDS_ADMISSION_CONTROL
 def test_a_stream_of_batches_gives_each_batch_once(spark: SparkSession, tmp_path: Path) -> None:
     case = UnpackedCase("p08-retention-deleterecords", tmp_path / "case")
     rows = stream(spark, case, tmp_path / "checkpoint", view="batches", maxOffsetsPerTrigger="700")
