@@ -4,8 +4,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 # How many processes run tests side by side; a file stays with one of them. Tests wait for the disk
-# and for other processes: three of them keep two cores busy.
-WORKERS ?= 3
+# and for other processes: four of them keep two cores busy.
+WORKERS ?= 4
 PYTEST = python -m pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder --durations 20
 # The Java that `make env` found; a shell of your own needs it only if its `java` is another.
 RUN = JAVA_HOME="$$(cat .venv/.java-home)" PATH="$(CURDIR)/$(BIN):$$PATH"

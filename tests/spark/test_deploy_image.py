@@ -98,6 +98,7 @@ def cluster(variables: dict[str, str], tmp_path: Path) -> Iterator[str]:
             server.kill()
 
 
+@pytest.mark.nightly
 def test_the_services_run_a_job_on_what_the_image_holds(
     home: Path, variables: dict[str, str], cluster: str, tmp_path: Path
 ) -> None:

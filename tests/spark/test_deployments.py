@@ -53,6 +53,7 @@ def submit(*options: str) -> list[str]:
     return [str(SPARK_HOME / "bin" / "spark-submit"), *options, *settings]
 
 
+@pytest.mark.nightly
 def test_a_standalone_cluster_copies_a_topic(tmp_path: Path) -> None:
     with Cluster(tmp_path) as cluster:
         shown = run(tmp_path, submit("--master", cluster.address, "--executor-memory", "512m"))
