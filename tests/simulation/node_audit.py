@@ -97,7 +97,8 @@ def _two_controllers(nodes: NodeHistory) -> Iterator[str]:
     """Of one number one commit is decided, and under one epoch one controller decides.
 
     replicas.md, rules 2 and 3: "The first rename is the commit, and a state in place anywhere is
-    decided"; "no two controllers prepare different states under one epoch".
+    decided"; "no two controllers prepare different states under one epoch". A state without a
+    controller is what a node that lost its own was given: nobody has decided it there.
     """
     commits: dict[int, Placed] = {}
     controllers: dict[int, Placed] = {}
@@ -105,7 +106,7 @@ def _two_controllers(nodes: NodeHistory) -> Iterator[str]:
         first = commits.setdefault(each.sequence, each)
         if first.commit != each.commit:
             yield f"two commits {each.sequence} are in place: {first} and {each}"
-        first = controllers.setdefault(each.epoch, each)
+        first = controllers.setdefault(each.epoch, each) if each.controller else each
         if first.controller != each.controller:
             yield f"two controllers publish under epoch {each.epoch}: {first} and {each}"
 

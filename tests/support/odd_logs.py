@@ -6,6 +6,7 @@ Each is written byte by byte, without the library's own encoder. ``ODD_LOGS`` na
 from __future__ import annotations
 
 import gzip
+import re
 import struct
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-__all__ = ["ODD_LOGS", "OddLog", "OddRecord", "batch"]
+__all__ = ["ODD_LOGS", "OddLog", "OddRecord", "batch", "topic_of"]
 
 NOW: Final = 1_700_000_000_000
 _HEAD: Final = struct.Struct(">qiibI")
@@ -124,6 +125,11 @@ class OddLog:
 
     def _around(self) -> tuple[tuple[bytes, int], tuple[bytes, int]]:
         return (b"first", 0), (b"last", 1 + len(self.records))
+
+
+def topic_of(name: str) -> str:
+    """Return the name of a topic that has the odd log of that name."""
+    return re.sub("[^a-z0-9]", "-", name)
 
 
 def _odd(
