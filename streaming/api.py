@@ -9,13 +9,24 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Protocol, TypeAlias
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Final,
+    ParamSpec,
+    Protocol,
+    TypeAlias,
+    cast,
+)
 
 import pyarrow as pa
 
 from kafkalog.errors import OptionError, RowError
 from kafkalog.files.deferred_signals import IS_DONE, in_shielded_steps, shielded, shielded_step
+from kafkalog.files.storage import RemoteRoot, is_object_uri
 from kafkalog.files.system import remembered, system
 from kafkalog.streaming.admin.retention import retain_if_due
 from kafkalog.streaming.commit.committer import Committer, Outcome
@@ -194,7 +205,7 @@ def append(
     """Append rows to the logs of a topic and return once they are committed.
 
     Args:
-        path: the log directories; those that do not exist are made.
+        path: the log directories, made if need be; or a URI of an object store (docs/buckets.md).
         topic: where all rows go; None to take it from a column ``topic``.
         data: Arrow's table, record batch or several, or a frame of pandas or Polars, with ``value``
             (string or binary) and, if wanted, ``key``, ``partition`` (int32), ``timestamp`` (or
@@ -213,7 +224,7 @@ def append(
         OptionError: options that cannot be used.
         RowError: rows that cannot become records, or no rows of Arrow.
         CommitError: nothing of the rows is visible; trying again with the same ``version`` is safe.
-        DurabilityError: they are visible; the same ``version`` again makes them durable, too.
+        DurabilityError, UnknownOutcomeError: they are, or may be; try again with the ``version``.
         BatchIdentityError: there are other rows under this ``version``; nothing is written.
         FencedMemberError: the ``consumer`` has lost what it has read; nothing is written.
         KafkaLogError: likewise, for other reasons; see ``kafkalog.errors``.
@@ -230,6 +241,8 @@ def _append_noting(
     consumer: Consumer | None,
 ) -> Outcome:
     done.append(_append_of_member(data, parsed, named, consumer))
+    if isinstance(parsed.paths[0], RemoteRoot):
+        return done[0]
     if parsed.copied_from is None or not parsed.preserve_ends:
         # else it is a copy: who makes it moves its starts
         folders = [Path(each) for each in parsed.paths]
@@ -248,6 +261,10 @@ def _append_of_member(
     identity = _identity(*named, parsed.topic)
     if consumer is None:
         return _append(data, parsed, identity)
+    if isinstance(parsed.paths[0], RemoteRoot):
+        raise OptionError(
+            "a log in an object store keeps no positions of groups: leave consumer out"
+        )
     if identity.writer.startswith(APP_PREFIX):
         raise OptionError(
             "give consumer, or transactional_id and version, and not both: what the group has "
@@ -258,12 +275,28 @@ def _append_of_member(
 
 
 def _append_options(path: Paths, topic: str | None, options: OptionValues) -> WriteOptions:
-    given = {"path": joined(path), **texts(options, _OF_APPEND)}
+    given = texts(options, _OF_APPEND)
     if topic is not None:
         given["topic"] = topic_name(topic)
-    parsed = WriteOptions.parse(given)
+    if is_object_uri(path):
+        return _append_options_of_bucket(str(path), given)
+    parsed = WriteOptions.parse({"path": joined(path), **given})
     warn_ignored(parsed.ignored)
     return parsed
+
+
+def _append_options_of_bucket(uri: str, given: Mapping[str, str]) -> WriteOptions:
+    """Parse options of the sink, and those by which readers open a store."""
+    from kafkalog.streaming.objects.bucket_store import BucketRoot  # noqa: PLC0415
+    from kafkalog.streaming.options.read_options import ReadOptions  # noqa: PLC0415
+
+    of_store = {name: value for name, value in given.items() if name.lower().startswith("storage.")}
+    of_sink = {name: value for name, value in given.items() if name not in of_store}
+    parsed = WriteOptions.parse({"path": "/", **of_sink})
+    warn_ignored(parsed.ignored)
+    (place,) = ReadOptions.parse({"path": uri, "subscribe": "topic", **of_store}).paths
+    root = BucketRoot.of(cast("RemoteRoot", place))
+    return replace(parsed, paths=(root,))
 
 
 def _identity(
@@ -307,6 +340,10 @@ def _commit(
 ) -> Outcome:
     staged = writer.finish()
     identity = with_digests(identity, [staged], plan.options.topic)
+    if plan.bucket is not None:
+        from kafkalog.streaming.commit.bucket_commit import commit_batch  # noqa: PLC0415
+
+        return commit_batch(plan.bucket, plan.commit_plan, identity, staged.runs)
     kept = remembered(AppenderCache)
     conditions: list[Condition] = []
     attached_records: Sequence[AttachedRecords] = ()
@@ -543,5 +580,9 @@ def _reading(
         given["subscribe"] = ",".join(topic_names(topic))
     parsed = ReadOptions.parse(given)
     warn_ignored(parsed.ignored)
+    if any(isinstance(place, RemoteRoot) for place in parsed.paths):
+        from kafkalog.streaming.objects.bucket_store import log_place  # noqa: PLC0415
+
+        parsed = replace(parsed, paths=tuple(map(log_place, parsed.paths)))
     parsed.refuse_outside_streams()
     return parsed, ReadRows.of(parsed, columns, strings)

@@ -16,6 +16,8 @@
     offsets that are kept; records of internal topics.
 ``replication``
     the same bytes for each replica in sync.
+``bucket_commit``
+    a commit of a log in an object store.
 ``staging``
     batches that tasks have written, before the commit.
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from kafkalog.streaming.store.identity import BatchIdentity
     from kafkalog.streaming.store.log_set import LogSet
 
-__all__ = ["last_version", "new_topics_of", "note_versions", "with_digests"]
+__all__ = ["last_version", "new_topics_of", "note_versions", "with_digests", "with_new_topics"]
 
 _WAY_OUT: Final = (
     "If the rows that are there are to stay, leave this write out; if both are wanted, write with "
@@ -83,8 +83,21 @@ def new_topics_of(identity: BatchIdentity, log_set: LogSet) -> BatchIdentity:
         BatchIdentityError: it is not the write that was committed under its version.
     """
     topics = _known_topics(log_set, {name for name, _ in identity.digests})
+    return with_new_topics(identity, topics, log_set.state.writers.get(identity.writer))
+
+
+def with_new_topics(
+    identity: BatchIdentity, topics: Mapping[str, TopicState], of_all: WriterState | None = None
+) -> BatchIdentity:
+    """Return a write with only those topics that it is still to be appended to.
+
+    ``topics`` are those that are known, by their names; ``of_all`` is the version of all topics
+    that have none of their own.
+
+    Raises:
+        BatchIdentityError: it is not the write that was committed under its version.
+    """
     app_id = identity.writer.removeprefix(APP_PREFIX)
-    of_all = log_set.state.writers.get(identity.writer)
     new, below = [], []
     for name, digest in identity.digests:
         known = topics[name].versions.get(app_id) if name in topics else None

@@ -4,6 +4,8 @@
     open a log, follow its commits, commit; credit, floors, checkpoints.
 ``cleaning``
     raise the floor below old commits, and delete them.
+``bucket_store``
+    show the committed log to readers that know folders and files.
 
 What the objects hold is in :mod:`kafkalog.checkpoints.bucket_state`; what the store is asked, in
 :mod:`kafkalog.files.objects`.

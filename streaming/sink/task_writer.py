@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from kafkalog.streaming.commit.staging.in_objects import StagingInObjects
     from kafkalog.streaming.commit.staging.staged_run import StagedRun
     from kafkalog.streaming.options.topic_settings import LogConfig
     from kafkalog.streaming.records.arrow_buffers import Integers
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from kafkalog.streaming.sink.write_options import WritePlan
     from kafkalog.streaming.store.identity import BatchIdentity
 
-    Staging = StagingArea | StagingOnNodes
+    Staging = StagingArea | StagingInObjects | StagingOnNodes
 
 __all__ = ["OpenPartition", "OpenTopic", "TaskWriter"]
 
@@ -292,6 +293,9 @@ class TaskWriter:
         self._digests: dict[str, RowDigest] = {}
 
     def _look(self) -> TopicCatalog:
+        if self._plan.bucket is not None:
+            self._plan.bucket.open_store().forget_listing()
+
         def look() -> TopicCatalog:
             return TopicCatalog.load(self._plan.directories, self._plan.options.topic_policy)
 
@@ -349,6 +353,12 @@ class TaskWriter:
         return self._staging
 
     def _make_staging(self) -> Staging:
+        if self._plan.bucket is not None:
+            from kafkalog.streaming.commit.staging.in_objects import (  # noqa: PLC0415
+                StagingInObjects,
+            )
+
+            return StagingInObjects(self._plan.bucket, self._plan.newest)
         folders, nodes = self._plan.directories, self._plan.data_nodes
         prefix, durable = self._identity.staged_prefix, self._plan.options.flush == "commit"
         if len(nodes) > 1:

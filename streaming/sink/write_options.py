@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final, cast
 
 from kafkalog.checkpoints.commit_state import DEFAULT_EXPIRATION_MS
 from kafkalog.errors import InvalidTopicError, OptionError
-from kafkalog.files.paths import NodePlace
+from kafkalog.files.paths import NodePlace, as_path
+from kafkalog.files.storage import RemoteRoot
 from kafkalog.files.system import system
 from kafkalog.model import validate_topic_name
 from kafkalog.streaming.commit.append import CommitPlan
@@ -37,7 +37,10 @@ from kafkalog.streaming.store.policy import BY_OPTION, LAG_MS, SetPolicy, TopicP
 from kafkalog.streaming.store.replicas.election import check_one_node
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from kafkalog.streaming.groups.planned_commit import Planned
+    from kafkalog.streaming.objects.bucket_store import BucketRoot
 
 
 __all__ = ["ReplicaOptions", "WriteOptions", "WritePlan"]
@@ -475,6 +478,7 @@ class WritePlan:
     stamp of all records in topics with ``message.timestamp.type=LogAppendTime``. With
     ``digests_rows`` tasks hash their rows, since nothing else tells what the batch holds.
     ``planned`` is what the query's source has planned, if the sink publishes a group's positions.
+    ``newest`` is the newest commit of a log in an object store.
     """
 
     options: WriteOptions
@@ -482,6 +486,7 @@ class WritePlan:
     append_time_ms: int
     digests_rows: bool = False
     planned: Planned | None = None
+    newest: int = 0
 
     @classmethod
     def of(cls, options: WriteOptions) -> WritePlan:
@@ -490,16 +495,40 @@ class WritePlan:
         Raises:
             LogDirectoryError, CheckpointError: they are no set that may be written.
         """
+        if isinstance(options.paths[0], RemoteRoot):
+            return cls._in_bucket(options)
         # not at import: a task gets a plan, and needs neither locks nor sets
         from kafkalog.streaming.store.session import ensure_set  # noqa: PLC0415
 
         set_id = ensure_set(options.paths, options.policy, knows_nodes=options.has_nodes)
         return cls(options, set_id, system.time_ns() // 1_000_000)
 
+    @classmethod
+    def _in_bucket(cls, options: WriteOptions) -> WritePlan:
+        root = cast("BucketRoot", options.paths[0])
+        for name, value, known in (
+            ("message.format", options.message_format or "v2", "v2"),
+            ("flush", options.flush, "commit"),
+            ("preserveOffsets", options.preserve_offsets, False),
+        ):
+            if value != known:
+                raise OptionError(
+                    f"option {name!r} is {value}, and a log in an object store takes {known} only"
+                )
+        with root.writing() as log:
+            state = log.follow()
+        return cls(options, state.log_id, system.time_ns() // 1_000_000, newest=state.number)
+
+    @property
+    def bucket(self) -> BucketRoot | None:
+        """The log in an object store that is written, if it is one."""
+        root = self.options.paths[0]
+        return cast("BucketRoot", root) if isinstance(root, RemoteRoot) else None
+
     @property
     def directories(self) -> list[Path]:
-        """The log directories."""
-        return [Path(path) for path in self.options.paths]
+        """The log directories; of a log in an object store, its root as readers know it."""
+        return [as_path(path) for path in self.options.paths]
 
     @property
     def data_nodes(self) -> list[list[int]]:

@@ -30,22 +30,17 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 __all__ = [
-    "SCHEMES",
     "Creation",
     "FolderObjects",
     "ObjectEntry",
     "Objects",
     "StoreObjects",
     "check_create_is_exclusive",
-    "is_object_store",
     "open_objects",
     "rest_after",
 ]
 
 _T = TypeVar("_T")
-
-SCHEMES: Final = frozenset({"s3", "s3a", "az", "abfss", "gs"})
-"""Of the stores in which a log can be written."""
 
 _FIRST_REST_S: Final = 0.1
 _LONGEST_REST_S: Final = 5.0
@@ -115,11 +110,6 @@ class Objects(Protocol):
     def delete(self, names: list[str]) -> None:
         """Delete objects; those that are gone already are no fault."""
         ...
-
-
-def is_object_store(place: object) -> bool:
-    """Whether a place is a URI of a store in which a log can be written."""
-    return isinstance(place, RemoteRoot) and place.partition("://")[0] in SCHEMES
 
 
 def open_objects(place: RemoteRoot | Path) -> Objects:

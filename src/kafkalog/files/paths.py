@@ -33,6 +33,8 @@ __all__ = [
 def as_path(place: str | Path) -> Path:
     """Return the path of a log directory, or of what a slice names."""
     if isinstance(place, RemoteRoot):
+        if (shown := place.open_log()) is not None:
+            return shown
         from kafkalog.files.remote_store import open_store  # noqa: PLC0415 - loads pyarrow.fs
 
         return open_store(place).root

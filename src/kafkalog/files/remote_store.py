@@ -127,6 +127,11 @@ class RemoteStore:
             parent, _, name = path.rpartition("/")
             is_folder = info.type == pafs.FileType.Directory
             entry = RemoteEntry(name, is_folder, info.size or 0, info.mtime_ns or -1)
+            if path == f"{root}/_kafkalog/store":
+                raise LogDirectoryError(
+                    f"{self._given} holds a log that is kept as objects: kafkalog.append, read and "
+                    "tail from Python know it, nothing else so far"
+                )
             folders.setdefault(parent, []).append(entry)
             if is_folder:
                 folders.setdefault(path, [])

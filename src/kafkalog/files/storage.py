@@ -14,8 +14,12 @@ from kafkalog.errors import OptionError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
-__all__ = ["RemoteRoot", "StorageOptions"]
+__all__ = ["RemoteRoot", "StorageOptions", "is_object_uri"]
+
+_OBJECT_SCHEMES: Final = frozenset({"s3", "s3a", "az", "abfss", "gs"})
+"""Of the stores in which a log can be written."""
 
 _QUERY: Final = {
     "endpoint_override": "endpoint",
@@ -28,6 +32,11 @@ _QUERY: Final = {
     "session_token": "session_token",
 }
 """Parameters of an S3 URI, by the names that pyarrow gives them, and what they set here."""
+
+
+def is_object_uri(place: object) -> bool:
+    """Whether a place is the URI of a store in which a log can be written."""
+    return isinstance(place, str) and place.partition("://")[0].lower() in _OBJECT_SCHEMES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +109,11 @@ class RemoteRoot(str):
             found |= {"access_key": unquote(access), "secret_key": unquote(secret)}
         return cls(clean, StorageOptions().merged(found), "")
 
-    def with_options(self, given: Mapping[str, object]) -> RemoteRoot:
+    def open_log(self) -> Path | None:
+        """Return the root of a log that is kept as objects; None of any other place."""
+        return None
+
+    def with_options(self, given: Mapping[str, object]) -> Self:
         """Return the same place with other options where those are given.
 
         What the URI itself says counts more.
@@ -110,4 +123,5 @@ class RemoteRoot(str):
             for entry in fields(StorageOptions)
             if getattr(self.options, entry.name) != entry.default
         }
-        return RemoteRoot(str(self), StorageOptions().merged(given).merged(in_uri), self.full_uri)
+        merged = StorageOptions().merged(given).merged(in_uri)
+        return type(self)(str(self), merged, self.full_uri)

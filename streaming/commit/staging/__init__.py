@@ -4,6 +4,8 @@
     how batches of a topic are made.
 ``staged_files``, ``staged_run``
     what a task writes, on each node that will hold it, and what it says of it.
+``in_objects``
+    the same in an object store.
 ``staged_source``
     a staged run on its way into a log: record batches, or message sets.
 

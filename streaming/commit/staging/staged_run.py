@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -47,7 +47,7 @@ class StagedRun:
     ``whole_file`` says that nothing else is in the file, which may then become a segment itself.
     ``partitions`` is how many the topic had, or was to get, when rows were placed among them; 0 in
     runs whose rows others have placed. ``topic_key`` is the key of that topic in the commit state;
-    None if it was yet to be made.
+    None if it was yet to be made. ``data`` are the bytes themselves where they lie in no file.
     """
 
     topic_partition: TopicPartition
@@ -60,6 +60,7 @@ class StagedRun:
     whole_file: bool = False
     partitions: int = 0
     topic_key: str | None = None
+    data: bytes = field(default=b"", repr=False)
 
     @classmethod
     def pack(cls, batches: Sequence[EncodedBatch]) -> bytes:
@@ -98,6 +99,16 @@ class StagedRun:
     def records(self) -> int:
         """How many records the run holds."""
         return int(self._rows()["count"].sum())
+
+    @property
+    def span(self) -> int:
+        """How many offsets the run takes."""
+        return int(self._rows()["last_offset_delta"].astype(np.int64).sum()) + len(self._rows())
+
+    @property
+    def max_timestamp(self) -> int:
+        """The largest timestamp of its batches."""
+        return int(self._rows()["max_timestamp"].max())
 
     @property
     def last_offset(self) -> int:

@@ -17,10 +17,9 @@ from kafkalog.files.objects import (
     FolderObjects,
     Objects,
     check_create_is_exclusive,
-    is_object_store,
     open_objects,
 )
-from kafkalog.files.storage import RemoteRoot
+from kafkalog.files.storage import RemoteRoot, is_object_uri
 from kafkalog.files.system import system
 
 if TYPE_CHECKING:
@@ -237,10 +236,11 @@ def test_a_process_that_was_forked_after_the_store_was_used_is_refused(
         ("abfss://container@account.dfs.core.windows.net/logs", True),
         ("gs://bucket/logs", True),
         ("hdfs://host/logs", False),
+        ("/logs", False),
     ],
 )
 def test_some_uris_name_a_store_that_a_log_can_be_written_in(text: str, is_one: bool) -> None:
-    assert is_object_store(RemoteRoot.parse(text)) is is_one
+    assert is_object_uri(text) is is_one
 
 
 @pytest.mark.parametrize(

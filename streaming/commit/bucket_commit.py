@@ -1,0 +1,176 @@
+"""Commit a batch to a log in an object store.
+
+What decides about it is what decides in local sets. What tasks have handed over instead of staging
+it goes into the commit object: then that is the only request.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from kafkalog.checkpoints.broker import new_topic_id
+from kafkalog.checkpoints.bucket_state import MAX_INLINE_BYTES, BucketCommit, Extent, data_name
+from kafkalog.checkpoints.commit_state import PartitionState, TopicState
+from kafkalog.errors import CommitError
+from kafkalog.files.system import system
+from kafkalog.model import TopicPartition
+from kafkalog.streaming.commit.committer import Outcome
+from kafkalog.streaming.commit.versions import note_versions, with_new_topics
+from kafkalog.streaming.objects.bucket_log import Proposal
+from kafkalog.streaming.store.identity import BatchIdentity, Verdict, judge, remember
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kafkalog.checkpoints.bucket_state import BucketState
+    from kafkalog.streaming.commit.append import CommitPlan
+    from kafkalog.streaming.commit.staging.staged_run import StagedRun
+    from kafkalog.streaming.objects.bucket_log import BucketLog
+    from kafkalog.streaming.objects.bucket_store import BucketRoot
+
+__all__ = ["commit_batch"]
+
+
+def commit_batch(
+    root: BucketRoot, plan: CommitPlan, identity: BatchIdentity, runs: Sequence[StagedRun]
+) -> Outcome:
+    """Commit a batch of staged runs; one that is committed already is skipped.
+
+    Raises:
+        UnknownOutcomeError: the store did not tell whether it is committed.
+        BatchIdentityError, FencedWriterError: it is neither the next batch nor the last one again.
+        CommitError: nothing of it is committed.
+    """
+    with root.writing() as log:
+        batch = _Batch(plan, identity, _within_limit(log, runs))
+        committed = log.commit(batch.propose)
+        if committed is None:
+            return Outcome(False, log.state.number, {})
+    ends = {
+        TopicPartition(topic.name, number): partition.log_end
+        for topic in committed.topics.values()
+        for number, partition in topic.partitions.items()
+        if TopicPartition(topic.name, number) in {run.topic_partition for run in runs}
+    }
+    return Outcome(True, committed.number, ends)
+
+
+def _within_limit(log: BucketLog, runs: Sequence[StagedRun]) -> Sequence[StagedRun]:
+    """Put what tasks have handed over into an object, where it is too much for a commit."""
+    content = b"".join(run.data for run in runs)
+    if len(content) <= MAX_INLINE_BYTES:
+        return runs
+    name = data_name(log.state.number, system.random_id().hex)
+    log.objects.put(f"{log.folder}/{name}", content)
+    return _placed(runs, name)
+
+
+def _placed(runs: Sequence[StagedRun], name: str) -> list[StagedRun]:
+    """Return runs with the place of what they carry: one after the other in an object."""
+    placed, position = [], 0
+    for run in runs:
+        if not run.data:
+            placed.append(run)
+            continue
+        kept = run.data if not name else b""
+        placed.append(replace(run, file=name, position=position, data=kept))
+        position += run.size
+    return placed
+
+
+@dataclass
+class _Batch:
+    """One batch, as it is proposed to each state that it may follow."""
+
+    plan: CommitPlan
+    identity: BatchIdentity
+    runs: Sequence[StagedRun]
+    new_ids: dict[str, str] = field(default_factory=dict)
+
+    def propose(self, state: BucketState) -> Proposal | None:
+        """See :meth:`BucketLog.commit`."""
+        by_name = {topic.name: topic for topic in state.topics.values()}
+        identity, last = self.identity, state.writers.get(self.identity.writer)
+        if judge(identity, last, allows_unknown=self.plan.allows_unknown) is Verdict.SKIP:
+            return None
+        if identity.is_versioned:
+            identity = with_new_topics(identity, by_name)
+            if not identity.digests:
+                return None
+        names = {name for name, _ in identity.digests} if identity.is_versioned else None
+        chosen = [run for run in self.runs if names is None or run.topic_partition.topic in names]
+        runs = _placed(chosen, "")
+        topics, extents = self._appended(state, runs)
+        for key, topic in state.topics.items():  # a version counts in a topic without rows, too
+            if names is not None and topic.name in names and key not in topics:
+                topics[key] = TopicState(topic.name, settings=topic.settings)
+        writers = {}
+        if identity.is_remembered:
+            now_ms = max(system.time_ns() // 1_000_000, 0)
+            noted = remember(identity, last, now_ms, self.plan.expiration_ms)
+            if identity.is_versioned:
+                topics = note_versions(topics, identity, noted)
+            else:
+                writers[identity.writer] = noted
+        change = BucketCommit(
+            number=0,
+            commit_id="",
+            previous="",
+            log_id="",
+            topics=topics,
+            writers=writers,
+            extents=extents,
+            inline=b"".join(run.data for run in runs),
+        )
+        return Proposal(change, is_known_again=identity.is_remembered)
+
+    def _appended(
+        self, state: BucketState, runs: Sequence[StagedRun]
+    ) -> tuple[dict[str, TopicState], dict[tuple[str, int], list[Extent]]]:
+        """Return what the topics of some runs become, and the extents that they get."""
+        keys = {topic.name: key for key, topic in state.topics.items()}
+        topics: dict[str, TopicState] = {}
+        extents: dict[tuple[str, int], list[Extent]] = {}
+        for run in runs:
+            name, number = run.topic_partition
+            key = keys.get(name) or self.new_ids.setdefault(name, new_topic_id())
+            if key not in topics:
+                topics[key] = self._changed(state.topics.get(key), run)
+            partitions: dict[int, PartitionState] = dict(topics[key].partitions)
+            known = state.topics.get(key)
+            before = partitions.get(number) or (
+                known.partitions[number] if known is not None else PartitionState(0, 0, 0, 0)
+            )
+            extent = _extent_of(run, before)
+            partitions[number] = before.ended_at(extent.end_offset, before.leader_epoch)
+            topics[key] = replace(topics[key], partitions=partitions)
+            extents.setdefault((key, number), []).append(extent)
+        return topics, extents
+
+    def _changed(self, known: TopicState | None, run: StagedRun) -> TopicState:
+        """Return what of a topic a commit says beside its ends; all partitions of a new one."""
+        name = run.topic_partition.topic
+        count = 0 if known is None else len(known.partitions)
+        if known is not None and count != run.partitions:
+            raise CommitError(
+                f"topic {name!r} has {count} partitions, and rows were placed among "
+                f"{run.partitions}: it was made or changed meanwhile. Nothing was written; the "
+                "batch may be tried again"
+            )
+        query = self.identity.writer if self.identity.is_query else None
+        settings = {**(known.settings if known else {}), **self.plan.topics.settings}
+        new = {} if known else dict.fromkeys(range(run.partitions), PartitionState(0, 0, 0, 0))
+        return TopicState(name, partitions=new, settings=settings, last_query=query)
+
+
+def _extent_of(run: StagedRun, before: PartitionState) -> Extent:
+    return Extent(
+        run.file,
+        run.position,
+        run.size,
+        before.log_end,
+        run.span,
+        run.max_timestamp,
+        max(before.leader_epoch, 0),
+    )

@@ -1,0 +1,423 @@
+"""Show the log in an object store as a log directory, to readers that know folders and files.
+
+What is committed is shown as ``kafkalog.commit``, and each partition as a folder with segments.
+None of it is stored: it follows from the state. A segment is the batches of some extents, one after
+the other; they get their offsets and leader epochs when they are fetched.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from bisect import bisect_right
+from collections import OrderedDict
+from contextlib import contextmanager
+from itertools import accumulate
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
+
+import numpy as np
+
+from kafkalog.checkpoints.commit_state import STATE_FILE, CommitState
+from kafkalog.checkpoints.state_file import state_bytes
+from kafkalog.errors import CorruptRecordError, DataLossError, LogDirectoryError
+from kafkalog.files.objects import open_objects
+from kafkalog.files.paths import as_path
+from kafkalog.files.remote_path import RemoteEntry, RemotePath, RemoteStatus
+from kafkalog.files.storage import RemoteRoot, is_object_uri
+from kafkalog.files.system import remembered, system
+from kafkalog.model import partition_directory_name
+from kafkalog.streaming.log.files import LOG, file_name
+from kafkalog.streaming.objects.bucket_log import STORE, BucketLog
+from kafkalog.streaming.records.batch_layout import HEADER_SIZE, OVERHEAD
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+    from threading import Lock
+
+    from kafkalog.checkpoints.bucket_state import BucketState, Extent
+    from kafkalog.files.objects import Objects
+    from kafkalog.files.remote_path import OpenObject
+    from kafkalog.files.storage import StorageOptions
+
+__all__ = ["BucketRoot", "BucketStore", "log_place", "number_batches"]
+
+_ROOT: Final = "log"
+_METADATA: Final = "partition.metadata"
+_SEGMENT_BYTES: Final = 1 << 30
+_SEGMENT_OFFSETS: Final = 1 << 31
+_CACHE_BYTES: Final = 64 << 20
+_OURS_ALONE: Final = frozenset({"s3a", "az"})
+"""Schemes by which no copy of log directories can be read."""
+_MEMBER: Final = "bucket"
+_POLL_S: Final = 1.0
+"""How often the next commit is asked for, at most; a request each."""
+
+
+class BucketRoot(RemoteRoot):
+    """The URI of a log in an object store; as :class:`RemoteRoot`, and read by its commits."""
+
+    __slots__ = ()
+
+    @classmethod
+    def of(cls, place: RemoteRoot) -> BucketRoot:
+        """Return the place of a log that lies, or is to lie, at a URI."""
+        return cls(str(place), place.options, place.full_uri)
+
+    def __reduce__(self) -> tuple[type[BucketRoot], tuple[str, StorageOptions, str]]:
+        return BucketRoot, (str(self), self.options, self.full_uri)
+
+    def open_log(self) -> Path:
+        """Return the root of the log, as readers know it."""
+        return self.open_store().root
+
+    def open_store(self) -> BucketStore:
+        """Return what shows the log to readers; a process opens it once."""
+        opened = remembered(_OpenStores).by_root
+        key = (str(self), self.options)
+        found = opened.get(key)
+        if found is None:
+            found = opened.setdefault(key, BucketStore(self, open_objects(self)))
+        return found
+
+    @contextmanager
+    def writing(self) -> Iterator[BucketLog]:
+        """Lend the log to one writer of this process at a time; it is made if there is none.
+
+        Raises:
+            LogDirectoryError: the store fails, or is none that can hold a log.
+            CheckpointError: what lies there cannot be read.
+        """
+        opened = remembered(_OpenStores).logs
+        key = (str(self), self.options)
+        if key not in opened:
+            opened.setdefault(key, (system.lock(), BucketLog.create(open_objects(self))))
+        lock, log = opened[key]
+        with lock:
+            yield log
+
+
+def log_place(place: str) -> str:
+    """Return a place as the log in an object store that lies there, where one does, as of now.
+
+    A place that may be a copy of log directories is asked as those are read: with credentials that
+    only that client finds.
+    """
+    if not isinstance(place, RemoteRoot) or not is_object_uri(place) or not _holds_log(place):
+        return place
+    root = BucketRoot.of(place)
+    root.open_store().forget_listing()
+    return root
+
+
+def _holds_log(place: RemoteRoot) -> bool:
+    if place.partition("://")[0] in _OURS_ALONE:
+        return open_objects(place).get(STORE) is not None
+    path = cast("RemotePath", as_path(place) / STORE)
+    try:
+        path.store.open(path.key)[0].close()
+    except (FileNotFoundError, LogDirectoryError):
+        return False  # what fails here fails again, and is said, when the place is read
+    return True
+
+
+class _OpenStores:
+    """The logs that this process reads and writes."""
+
+    def __init__(self) -> None:
+        self.by_root: dict[object, BucketStore] = {}
+        self.logs: dict[object, tuple[Lock, BucketLog]] = {}
+
+
+class _Segment(NamedTuple):
+    """Some extents of a partition, one after the other."""
+
+    extents: list[Extent]
+    ends: list[int]
+    """Where each ends, in bytes of the segment."""
+    number: int
+    """What tells it from every other segment, of a topic of the same name too."""
+
+    @property
+    def size(self) -> int:
+        return self.ends[-1] if self.ends else 0
+
+
+class _Handle:
+    """An open segment, or a small file."""
+
+    def __init__(self, read: Callable[[int, int], bytes]) -> None:
+        self._read = read
+
+    def read_at(self, nbytes: int, offset: int) -> bytes:
+        return self._read(offset, nbytes)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class BucketStore:
+    """A store whose files follow from the state of a log; see :class:`~RemotePath`."""
+
+    def __init__(self, place: BucketRoot | RemoteRoot, objects: Objects) -> None:
+        self._place = place
+        self._objects = objects
+        self._log: BucketLog | None = None
+        self._lock = system.lock()
+        self._looked_at = -float("inf")
+        self._shown = -1
+        self._folders: dict[str, list[RemoteEntry]] = {}
+        self._files: dict[str, bytes | _Segment] = {}
+        self._numbered: OrderedDict[tuple[str, int], bytes] = OrderedDict()
+        self._numbered_bytes = 0
+
+    def __reduce__(self) -> tuple[Callable[[RemoteRoot], BucketStore], tuple[RemoteRoot]]:
+        return _store_of, (self._place,)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, BucketStore) and (
+            (self._place, self._place.options) == (other._place, other._place.options)
+        )
+
+    def __hash__(self) -> int:
+        return hash(self._place)
+
+    @property
+    def root(self) -> RemotePath:
+        """The path of the log directory."""
+        return RemotePath(self, str(self._place), _ROOT)
+
+    # Folders
+
+    def entries(self, key: str) -> list[RemoteEntry] | None:
+        """List a folder, as of a moment ago; None if there is nothing under that name."""
+        with self._lock:
+            if system.monotonic() - self._looked_at > self.list_interval_s:
+                self._look()
+            return self._folders.get(key)
+
+    @property
+    def list_interval_s(self) -> float:
+        """How old what is known of the log may be."""
+        return min(self._place.options.list_interval_ms / 1000, _POLL_S)
+
+    def listed(self, key: str) -> RemoteEntry | None:
+        """Return what the last look says of a file, however old it is."""
+        parent, _, name = key.rpartition("/")
+        return next((each for each in self._folders.get(parent, ()) if each.name == name), None)
+
+    def forget_listing(self) -> None:
+        """Have the next look follow the log again."""
+        self._looked_at = -float("inf")
+
+    def _look(self) -> None:
+        """Follow the log, and show what is new."""
+        if self._log is None:
+            self._log = BucketLog.open(self._objects)
+            if self._log is None:
+                raise LogDirectoryError(f"{self._place} holds no log of kafkalog")
+        state = self._log.follow()
+        self._looked_at = system.monotonic()
+        if state.number != self._shown:
+            self._folders, self._files = _shown(state)
+            self._shown = state.number
+
+    # Files
+
+    def open(self, key: str) -> tuple[_Handle, RemoteStatus]:
+        """Open a file, and tell which one it is.
+
+        Raises:
+            FileNotFoundError: there is none.
+        """
+        self.entries(_ROOT)
+        found = self._files.get(key)
+        if found is None:
+            self.forget_listing()
+            raise FileNotFoundError(f"{self.uri_of(key)}: there is no such file")
+        if isinstance(found, bytes):
+            status = RemoteStatus(-1, _number(key, found.hex()), len(found), -1)
+            return _Handle(lambda position, size: found[position : position + size]), status
+        status = RemoteStatus(-1, found.number, found.size, -1)
+        return _Handle(lambda position, size: self._read(found, position, size)), status
+
+    def status(self, key: str) -> RemoteStatus:
+        """Tell about one file."""
+        return self.open(key)[1]
+
+    def read_small(self, key: str, uri: str, limit: int) -> bytes:
+        """Read a small file whole."""
+        handle, status = self.open(key)
+        if status.st_size > limit:
+            raise LogDirectoryError(f"{uri}: has {status.st_size} bytes, expected at most {limit}")
+        return handle.read_at(status.st_size, 0)
+
+    def fetch(self, handle: OpenObject, key: str, position: int, length: int) -> bytes:
+        """Fetch a range of an open file, all of it."""
+        data = handle.read_at(length, position)
+        if len(data) != length:
+            raise LogDirectoryError(
+                f"{self.uri_of(key)}: {len(data)} of the bytes {position} to {position + length} "
+                "are there"
+            )
+        return data
+
+    def uri_of(self, key: str) -> str:
+        """Return how a person knows a file."""
+        return str(self._place) + key.removeprefix(_ROOT)
+
+    def _read(self, segment: _Segment, position: int, size: int) -> bytes:
+        """Return bytes of a segment; fewer at its end."""
+        end = min(position + size, segment.size)
+        parts = []
+        slot = bisect_right(segment.ends, position)
+        while position < end:
+            extent = segment.extents[slot]
+            start = segment.ends[slot] - extent.size
+            until = min(segment.ends[slot], end)
+            parts.append(self._numbered_batches(extent)[position - start : until - start])
+            position, slot = until, slot + 1
+        return b"".join(parts)
+
+    def _numbered_batches(self, extent: Extent) -> bytes:
+        key = (extent.object, extent.position)
+        with self._lock:
+            found = self._numbered.get(key)
+            if found is not None:
+                self._numbered.move_to_end(key)
+                return found
+        name = f"_kafkalog/{self._log_id}/{extent.object}"
+        stored = self._objects.get_range(name, extent.position, extent.size)
+        if stored is None:
+            raise DataLossError(
+                f"{self._place}/{name}, which holds offsets {extent.base_offset} to "
+                f"{extent.end_offset} of a partition, is gone"
+            )
+        numbered = number_batches(stored, extent, f"{self._place}/{name}")
+        with self._lock:
+            if self._numbered.setdefault(key, numbered) is numbered:
+                self._numbered_bytes += len(numbered)
+            while self._numbered_bytes > _CACHE_BYTES and len(self._numbered) > 1:
+                self._numbered_bytes -= len(self._numbered.popitem(last=False)[1])
+        return numbered
+
+    @property
+    def _log_id(self) -> str:
+        assert self._log is not None  # noqa: S101 - an extent came from it
+        return self._log.state.log_id
+
+
+def _store_of(place: RemoteRoot) -> BucketStore:
+    return BucketRoot.of(place).open_store()
+
+
+def number_batches(stored: bytes, extent: Extent, name: str) -> bytes:
+    """Return the batches of an extent with their offsets and leader epoch.
+
+    Raises:
+        CorruptRecordError: they are not as many records, or not whole batches.
+    """
+    data = bytearray(stored)
+    position, offset = 0, extent.base_offset
+    epoch = extent.leader_epoch.to_bytes(4, "big")
+    while position + HEADER_SIZE <= len(data):
+        size = OVERHEAD + int.from_bytes(data[position + 8 : position + 12], "big")
+        delta = int.from_bytes(data[position + 23 : position + 27], "big")
+        if size < HEADER_SIZE:
+            break
+        data[position : position + 8] = offset.to_bytes(8, "big")
+        data[position + 12 : position + 16] = epoch
+        position, offset = position + size, offset + delta + 1
+    if (position, offset) != (len(data), extent.end_offset):
+        raise CorruptRecordError(
+            f"{name}: the batches from byte {extent.position} on end at byte "
+            f"{extent.position + position} with offset {offset}, expected byte "
+            f"{extent.position + extent.size} and offset {extent.end_offset}",
+            path=name,
+            position=extent.position + position,
+            offset=offset,
+        )
+    return bytes(data)
+
+
+# ----------------------------------------------------------------------------------------------
+# What is shown of a state.
+
+
+def _shown(
+    state: BucketState,
+) -> tuple[dict[str, list[RemoteEntry]], dict[str, bytes | _Segment]]:
+    files: dict[str, bytes | _Segment] = {f"{_ROOT}/{STATE_FILE}": _commit_state(state)}
+    folders: dict[str, list[RemoteEntry]] = {_ROOT: []}
+    for topic_id, topic in state.topics.items():
+        for number in topic.partitions:
+            name = partition_directory_name(topic.name, number)
+            folder = f"{_ROOT}/{name}"
+            folders[_ROOT].append(RemoteEntry(name, True, 0, -1))
+            folders[folder] = []
+            files[f"{folder}/{_METADATA}"] = f"version: 0\ntopic_id: {topic_id}".encode()
+            extents = state.extents.get((topic_id, number), [])
+            for segment in _segments(extents, f"{topic_id} {number}"):
+                base = segment.extents[0].base_offset
+                files[f"{folder}/{file_name(base, LOG)}"] = segment
+                for suffix, content in _indexes(segment):
+                    files[f"{folder}/{file_name(base, suffix)}"] = content
+    for key, shown in files.items():
+        parent, _, name = key.rpartition("/")
+        size = len(shown) if isinstance(shown, bytes) else shown.size
+        # what has another size is another state of the file, too
+        folders[parent].append(RemoteEntry(name, False, size, state.number))
+    return folders, files
+
+
+def _commit_state(state: BucketState) -> bytes:
+    return state_bytes(
+        CommitState(
+            sequence=state.number,
+            set_id=state.log_id,
+            member_id=_MEMBER,
+            member_ids=(_MEMBER,),
+            topics=state.topics,
+            writers=state.writers,
+            commit_id=state.commit_id,
+        )
+    )
+
+
+def _segments(extents: list[Extent], partition: str) -> Iterator[_Segment]:
+    first = 0
+    size = 0
+    for slot, extent in enumerate([*extents, None]):
+        ends = extent is None or (
+            slot > first
+            and (
+                size + extent.size > _SEGMENT_BYTES
+                or extent.end_offset - extents[first].base_offset > _SEGMENT_OFFSETS
+            )
+        )
+        if ends and slot > first:
+            some = extents[first:slot]
+            number = _number(partition, str(some[0].base_offset))
+            yield _Segment(some, list(accumulate(each.size for each in some)), number)
+            first, size = slot, 0
+        if extent is not None:
+            size += extent.size
+
+
+def _indexes(segment: _Segment) -> Iterator[tuple[str, bytes]]:
+    """Yield the sparse indexes of a segment: an entry for each extent but the first."""
+    base = segment.extents[0].base_offset
+    offsets = [
+        (each.base_offset - base, end - each.size)
+        for each, end in zip(segment.extents, segment.ends, strict=True)
+    ]
+    yield ".index", np.array(offsets[1:], ">i4").tobytes()
+    times: list[tuple[int, int]] = []
+    for extent in segment.extents:
+        if extent.max_timestamp > (times[-1][0] if times else -1):
+            times.append((extent.max_timestamp, extent.end_offset - 1 - base))
+    yield ".timeindex", np.array(times, [("time", ">i8"), ("offset", ">i4")]).tobytes()
+
+
+def _number(*parts: str) -> int:
+    digest = hashlib.blake2b(" ".join(parts).encode(), digest_size=7).digest()
+    return int.from_bytes(digest, "big")

@@ -1,0 +1,257 @@
+"""Readers find the log in an object store as they find a local log of the same batches."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+from tests.support.bucket_model import without_rests
+
+import kafkalog
+from kafkalog.checkpoints.bucket_state import BucketCommit, BucketState, Extent, data_name
+from kafkalog.checkpoints.commit_state import PartitionState, TopicState
+from kafkalog.errors import BatchIdentityError, CorruptRecordError, DataLossError, LogDirectoryError
+from kafkalog.files.objects import FolderObjects
+from kafkalog.files.storage import RemoteRoot
+from kafkalog.streaming import api
+from kafkalog.streaming.objects import bucket_store
+from kafkalog.streaming.objects.bucket_log import BucketLog, Proposal
+from kafkalog.streaming.objects.bucket_store import BucketRoot, BucketStore, number_batches
+from kafkalog.streaming.options.read_options import ReadOptions
+from kafkalog.streaming.source.schema import ReadRows
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAQ"
+ROWS = pa.table(
+    {
+        "value": [f"row {number}" for number in range(60)],
+        "partition": pa.array([number % 2 for number in range(60)], pa.int32()),
+        "timestamp": pa.array([1_700_000_000_000 + number for number in range(60)], pa.int64()),
+    }
+)
+
+
+@pytest.fixture(autouse=True)
+def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    without_rests(monkeypatch)
+
+
+@pytest.fixture
+def local(tmp_path: Path) -> Path:
+    """A local log of three appends to two partitions."""
+    path = tmp_path / "local"
+    for first in (0, 20, 40):
+        kafkalog.append(path, "t", ROWS.slice(first, 20), options={"numPartitions": 2})
+    return path
+
+
+@pytest.fixture
+def objects(tmp_path: Path, local: Path) -> FolderObjects:
+    """A log in a store with the same batches, without offsets: inline and in data objects."""
+    objects = FolderObjects(tmp_path / "bucket")
+    log = BucketLog.create(objects)
+    batches = {number: staged_batches(local / f"t-{number}") for number in range(2)}
+    for slot in range(3):
+        commit(log, {number: batches[number][slot] for number in batches}, inline=slot == 1)
+    return objects
+
+
+def staged_batches(folder: Path) -> list[bytes]:
+    data = bytearray((folder / f"{0:020}.log").read_bytes())
+    found, position = [], 0
+    while position < len(data):
+        size = 12 + int.from_bytes(data[position + 8 : position + 12], "big")
+        data[position : position + 8] = bytes(8)
+        found.append(bytes(data[position : position + size]))
+        position += size
+    return found
+
+
+def commit(log: BucketLog, batches: dict[int, bytes], *, inline: bool) -> None:
+    content = b"".join(batches.values())
+    name = "" if inline else data_name(log.state.number, f"{log.state.number:032x}")
+    if name:
+        log.objects.put(f"{log.folder}/{name}", content)
+
+    def propose(state: BucketState) -> Proposal:
+        position, partitions, extents = 0, {}, {}
+        for number, data in batches.items():
+            known = state.topics.get(TOPIC_ID, TopicState("t")).partitions
+            end = known[number].log_end if number in known else 0
+            records = int.from_bytes(data[57:61], "big")
+            newest = int.from_bytes(data[35:43], "big")
+            extent = Extent(name, position, len(data), end, records, newest, 0)
+            extents[TOPIC_ID, number] = [extent]
+            partitions[number] = PartitionState(0, end + records, end + records, 0)
+            position += len(data)
+        topics = {TOPIC_ID: TopicState("t", partitions=partitions)}
+        change = BucketCommit(
+            number=0,
+            commit_id="",
+            previous="",
+            log_id="",
+            topics=topics,
+            extents=extents,
+            inline=content if inline else b"",
+        )
+        return Proposal(change, is_known_again=False)
+
+    assert log.commit(propose) is not None
+
+
+def rows_of(place: str | BucketRoot, **options: str) -> list[dict[str, object]]:
+    given = ReadOptions.parse({"path": "/log", "subscribe": "t", **options})
+    parsed = replace(given, paths=(place,))
+    rows = ReadRows.of(parsed, (), ())
+    return [r for b in api._read_splits(api._plan(parsed), parsed, rows) for r in b.to_pylist()]
+
+
+@pytest.fixture
+def root(objects: FolderObjects, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> BucketRoot:
+    monkeypatch.setattr(bucket_store, "open_objects", lambda _: objects)
+    given = RemoteRoot.parse(f"s3://bucket{tmp_path}")
+    return BucketRoot(str(given), given.options, given.full_uri)
+
+
+def test_rows_are_those_of_a_local_log(local: Path, root: BucketRoot) -> None:
+    expected = rows_of(str(local))
+    assert len(expected) == 60
+    assert rows_of(root) == expected
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"startingOffsets": '{"t":{"0":12,"1":29}}', "endingOffsets": '{"t":{"0":25,"1":30}}'},
+        {"startingTimestamp": "1700000000045"},
+        {"splitBytes": "1000"},
+        {"view": "batches"},
+    ],
+)
+def test_a_part_is_that_of_a_local_log(
+    local: Path, root: BucketRoot, options: dict[str, str]
+) -> None:
+    shown = [
+        {key: value for key, value in row.items() if key not in {"path", "file"}}
+        for row in rows_of(root, **options)
+    ]
+    expected = [
+        {key: value for key, value in row.items() if key not in {"path", "file"}}
+        for row in rows_of(str(local), **options)
+    ]
+    assert expected
+    assert shown == expected
+
+
+def test_what_is_committed_later_is_seen_by_the_next_look(
+    objects: FolderObjects, root: BucketRoot, local: Path
+) -> None:
+    at_once = root.with_options({"list_interval_ms": -1})
+    assert len(rows_of(at_once)) == 60
+    log = BucketLog.open(objects)
+    assert log is not None
+    log.follow()
+    commit(log, {0: staged_batches(local / "t-0")[0]}, inline=True)
+    assert len(rows_of(at_once)) == 70
+
+
+def test_a_path_is_pickled_by_the_options_of_its_store(root: BucketRoot) -> None:
+    path = root.open_log() / "t-0"
+    again = pickle.loads(pickle.dumps(path))
+    assert again == path
+    assert again.store is path.store  # type: ignore[attr-defined]
+    assert isinstance(pickle.loads(pickle.dumps(root)), BucketRoot)
+
+
+def test_an_object_that_is_gone_is_a_loss_with_its_offsets(
+    objects: FolderObjects, root: BucketRoot
+) -> None:
+    folder = f"_kafkalog/{log_id(objects)}/data"
+    objects.delete([f"{folder}/{entry.name}" for entry in objects.list_after(folder)])
+    with pytest.raises(DataLossError, match="offsets 0 to 10"):
+        rows_of(root)
+
+
+def log_id(objects: FolderObjects) -> str:
+    log = BucketLog.open(objects)
+    assert log is not None
+    return log.state.log_id
+
+
+def test_batches_that_do_not_fit_their_extent_are_corrupt(local: Path) -> None:
+    data = staged_batches(local / "t-0")[0]
+    extent = Extent("data", 0, len(data), 100, 10, 0, 7)
+    numbered = number_batches(data, extent, "name")
+    assert int.from_bytes(numbered[:8], "big") == 100
+    assert int.from_bytes(numbered[12:16], "big") == 7
+    with pytest.raises(CorruptRecordError, match="name: the batches from byte 0"):
+        number_batches(data, extent._replace(records=11), "name")
+    with pytest.raises(CorruptRecordError, match="name: the batches from byte 0"):
+        number_batches(data + b"x", extent._replace(size=len(data) + 1), "name")
+
+
+def test_there_is_nothing_to_open_where_no_log_is(tmp_path: Path) -> None:
+    store = BucketStore(RemoteRoot.parse("s3://bucket/empty"), FolderObjects(tmp_path / "empty"))
+    with pytest.raises(LogDirectoryError, match="holds no log"):
+        store.entries("log")
+
+
+# Appended
+
+
+@pytest.fixture
+def appended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
+    objects = FolderObjects(tmp_path / "appended")
+    monkeypatch.setattr(bucket_store, "open_objects", lambda _: objects)
+    return f"s3a://bucket{tmp_path}"
+
+
+def values(place: str, **options: str) -> list[bytes]:
+    table = kafkalog.read(place, "t", options={"storage.listInterval": "0", **options}).read_all()
+    return table["value"].to_pylist()  # type: ignore[no-any-return]
+
+
+def test_what_is_appended_is_read_as_from_a_local_log(appended: str, local: Path) -> None:
+    for first in (0, 20, 40):
+        outcome = kafkalog.append(
+            appended, "t", ROWS.slice(first, 20), options={"numPartitions": 2}
+        )
+        assert outcome.appended
+    assert kafkalog.read(appended, "t").read_all() == kafkalog.read(local, "t").read_all()
+    assert {str(key): end for key, end in outcome.end_offsets.items()} == {"t-0": 30, "t-1": 30}
+
+
+def test_an_append_with_a_name_is_there_once(appended: str) -> None:
+    rows = pa.table({"value": ["a"]})
+    named = {"transactional_id": "w", "version": 3}
+    assert kafkalog.append(appended, "t", rows, **named).appended
+    assert not kafkalog.append(appended, "t", rows, **named).appended
+    with pytest.raises(BatchIdentityError, match="with other rows"):
+        kafkalog.append(appended, "t", pa.table({"value": ["b"]}), **named)
+    assert values(appended) == [b"a"]
+
+
+def test_a_large_append_lies_in_an_object_of_its_own(appended: str, tmp_path: Path) -> None:
+    rows = pa.table({"value": [bytes(1000) for _ in range(2000)]})
+    kafkalog.append(appended, "t", rows, options={"compression.type": "none"})
+    objects = FolderObjects(tmp_path / "appended")
+    (folder,) = {name.parts[1] for name in _names(tmp_path / "appended") if len(name.parts) > 2}
+    assert len(objects.list_after(f"_kafkalog/{folder}/data")) == 1
+    assert len(values(appended)) == 2000
+
+
+def _names(folder: Path) -> list[Path]:
+    return [path.relative_to(folder) for path in folder.rglob("*") if path.is_file()]
+
+
+def test_settings_persist_with_the_topic(appended: str) -> None:
+    rows = pa.table({"value": [b"a" * 1000 for _ in range(100)]})
+    kafkalog.append(appended, "t", rows, options={"compression.type": "zstd"})
+    kafkalog.append(appended, "t", rows)
+    batches = kafkalog.read(appended, "t", options={"view": "batches"}).read_all()
+    assert batches["codec"].to_pylist() == ["zstd", "zstd"]
