@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 
-LINES: Final = 6
-"""Spark's own sentence, ``Traceback``, two frames of pyspark's runner, the border's with its code.
+LINES: Final = 8
+"""Spark's own sentence, ``Traceback``, two frames of pyspark's runner and the bridge's, with code.
 
 Two hundred lines, with all that had led there, would pass unread.
 """
