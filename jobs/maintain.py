@@ -13,12 +13,13 @@ from __future__ import annotations
 import signal
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
 from kafkalog.errors import KafkaLogError
 from kafkalog.files.system import system
+from kafkalog.jobs.pipelines.spark_cleaning import clean_on_spark
 from kafkalog.jobs.process.arguments import (
     ALLOW_BROKER,
     LOG,
@@ -30,96 +31,16 @@ from kafkalog.jobs.process.arguments import (
 from kafkalog.jobs.process.running import Command, print_line, run
 from kafkalog.jobs.session import session
 from kafkalog.model import many
-from kafkalog.streaming.admin.cleaning import CleanedPartition, clean_partition
-from kafkalog.streaming.store.locks import CleanerBusyError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from pyspark.sql import SparkSession
-
+    from kafkalog.jobs.pipelines.spark_cleaning import Cleaned
     from kafkalog.streaming.admin.cleaning import CleaningTask
 
 
-__all__ = ["Cleaned", "Maintenance", "Scope", "clean", "clean_on_spark"]
+__all__ = ["Maintenance", "Scope"]
 
-
-# ----------------------------------------------------------------------------------------------
-# Compact partitions on Spark: one task for each, the dirtiest first.
-
-
-_PAUSE_S: Final = 0.5
-_LONGEST: Final = 500
-
-
-class Cleaned(NamedTuple):
-    """What became of a partition: it is ``done``, or why not."""
-
-    done: CleanedPartition | None = None
-    busy: str = ""
-    problem: str = ""
-
-
-def clean_on_spark(spark: SparkSession, tasks: Sequence[CleaningTask]) -> list[Cleaned]:
-    """Clean partitions by tasks of their own, which begin in this order.
-
-    The executors must see the log directories under the same paths. Where a task fails, as one
-    whose process was killed for want of memory, Spark gives the others up: they are done one by one
-    then.
-    """
-    if not tasks:
-        return []
-    try:
-        return spark.sparkContext.parallelize(tasks, len(tasks)).map(_clean_in_task).collect()
-    except Exception as error:
-        reason = _reason(error)
-        if reason is None or _has_ended(spark):
-            raise
-    if len(tasks) == 1:
-        return [Cleaned(problem=f"{tasks[0].topic_partition} was not compacted: {reason}")]
-    return [found for task in tasks for found in clean_on_spark(spark, [task])]
-
-
-def _reason(error: Exception) -> str | None:
-    """Return what Spark says of a job that failed, in one line; None if it is something else."""
-    from py4j.protocol import Py4JJavaError  # noqa: PLC0415
-
-    if not isinstance(error, Py4JJavaError):
-        return None
-    text = str(error.java_exception.getMessage()).strip()
-    return text.partition("\n")[0][:_LONGEST]
-
-
-def _has_ended(spark: SparkSession) -> bool:
-    java: Any = spark.sparkContext._jsc  # noqa: SLF001 - Spark offers no other way
-    return java is None or bool(java.sc().isStopped())
-
-
-def _clean_in_task(task: CleaningTask) -> Cleaned:
-    from pyspark import TaskContext  # noqa: PLC0415 - what needs no Spark imports this, too
-
-    context = TaskContext.get()
-    return clean(task, attempt=0 if context is None else context.attemptNumber())
-
-
-def clean(task: CleaningTask, *, attempt: int = 0) -> Cleaned:
-    """Clean a partition in this process.
-
-    The second attempt of a speculative task waits for the first one: if it came back at once, Spark
-    would take it for done, and kill the one that works.
-    """
-    while True:
-        try:
-            return Cleaned(clean_partition(task))
-        except CleanerBusyError as error:
-            if not attempt:
-                return Cleaned(busy=f"{task.topic_partition}: {error}")
-        except (KafkaLogError, OSError) as error:
-            return Cleaned(problem=str(error))
-        system.sleep(_PAUSE_S)
-
-
-# ----------------------------------------------------------------------------------------------
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 

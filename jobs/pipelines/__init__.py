@@ -10,6 +10,8 @@ The pipelines themselves are modules of :mod:`kafkalog.jobs`, one to start and o
     what a target holds of a source, and what may follow.
 ``checkpoint_folder``, ``delta_tables``
     checkpoints and Delta tables, on any of Spark's file systems.
+``spark_cleaning``
+    compact partitions by tasks of Spark.
 ``replaying``, ``replay_checkpoint``, ``restore_plan``
     play a range again; what a topic is to be after it is restored.
 

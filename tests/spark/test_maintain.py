@@ -16,7 +16,8 @@ from tests.support.sinking import Writer, rows
 from tests.support.streams import Run
 
 import kafkalog
-from kafkalog.jobs.maintain import Cleaned, Maintenance, Scope, clean, clean_on_spark
+from kafkalog.jobs.maintain import Maintenance, Scope
+from kafkalog.jobs.pipelines.spark_cleaning import Cleaned, clean, clean_on_spark
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.log.segments import list_base_offsets
 
@@ -94,7 +95,7 @@ def test_a_task_whose_process_is_killed_stops_no_other_one(
             os.kill(os.getpid(), signal.SIGKILL)
         return clean(task)
 
-    monkeypatch.setattr("kafkalog.jobs.maintain._clean_in_task", clean_or_die)
+    monkeypatch.setattr("kafkalog.jobs.pipelines.spark_cleaning._clean_in_task", clean_or_die)
     said: list[str] = []
     maintenance = Maintenance(Scope(log=str(log)), partial(clean_on_spark, spark), say=said.append)
     (problem,) = maintenance.round()

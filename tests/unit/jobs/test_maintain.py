@@ -19,7 +19,8 @@ from kafkalog.errors import (
 )
 from kafkalog.files.system import system
 from kafkalog.jobs import maintain
-from kafkalog.jobs.maintain import Maintenance, Scope, clean
+from kafkalog.jobs.maintain import Maintenance, Scope
+from kafkalog.jobs.pipelines.spark_cleaning import clean
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.admin.broker.handover import hand_over
 from kafkalog.streaming.admin.compaction import plan_compaction
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from kafkalog.jobs.maintain import Cleaned
+    from kafkalog.jobs.pipelines.spark_cleaning import Cleaned
     from kafkalog.streaming.admin.cleaning import CleaningTask
 
 DAY_MS = 86_400_000
