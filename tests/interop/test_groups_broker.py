@@ -20,7 +20,7 @@ from kafkalog.streaming.groups.group_commits import GroupCommits
 from kafkalog.streaming.store.policy import SetPolicy
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
 pytestmark = pytest.mark.interop
@@ -142,6 +142,15 @@ def read_with_client(broker: Broker, group: str) -> list[int]:
 
 
 _KEPT: Final[list[confluent_kafka.Consumer]] = []
+
+
+@pytest.fixture(autouse=True)
+def clients_that_did_not_leave() -> Iterator[None]:
+    """End them when no broker is there to hear of it: their threads would go on in other tests."""
+    yield
+    for client in _KEPT:
+        client.close()
+    _KEPT.clear()
 
 
 def wait_until_it_stands(broker: Broker, group: str, at: dict[TopicPartition, int]) -> None:
