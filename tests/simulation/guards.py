@@ -282,7 +282,7 @@ GUARDS: Final = {
     "a version that comes again is new": Mutation(
         "a batch that comes again is there twice",
         {
-            "commit.versions.new_topics_of": Instead(
+            "commit.versions.with_new_topics": Instead(
                 "if last is None or identity.batch_id > last.batch_id:",
                 "if last is None or identity.batch_id >= last.batch_id:",
             )
