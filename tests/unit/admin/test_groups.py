@@ -39,7 +39,7 @@ def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def drain(reader: kafkalog.Consumer) -> None:
     """Poll until there are no rows; a poll that has some may not look at the group."""
-    while reader.poll(0.3) is not None:
+    while reader.poll(1.0) is not None:
         pass
 
 

@@ -57,7 +57,7 @@ IN = [TopicPartition("in", number) for number in range(4)]
 def rest(reader: kafkalog.Consumer) -> list[int]:
     """Poll until nothing comes."""
     found = []
-    while (rows := reader.poll(0.3)) is not None:
+    while (rows := reader.poll(0.3 if found else 1.0)) is not None:
         found += numbers(rows)
     return found
 
@@ -151,7 +151,7 @@ def test_two_members_share_the_partitions_and_say_so(folder: Path) -> None:
 
 def test_rows_and_positions_are_there_together(folder: Path) -> None:
     with consumer(folder) as reader:
-        while (rows := reader.poll(0.3)) is not None:
+        while (rows := reader.poll(1.0)) is not None:
             append(folder, "out", output(rows), consumer=reader)
             assert sum(positions(folder).values()) == len(written(folder))
     assert written(folder) == list(range(40))
@@ -166,7 +166,7 @@ def test_rows_of_a_partition_that_was_given_up_are_refused_and_read_by_its_new_o
         consumer(folder) as b,
     ):
         kept = []
-        while (rows := a.poll(0.3)) is not None:
+        while (rows := a.poll(1.0)) is not None:
             kept.append(rows.select(["value"]))
         came = settle(a, b)
         with pytest.raises(FencedMemberError, match="gave in-2, in-3 to another"):
@@ -175,7 +175,7 @@ def test_rows_of_a_partition_that_was_given_up_are_refused_and_read_by_its_new_o
         for reader, rows in came:
             append(folder, "out", output(rows), consumer=reader)
         for reader in (a, b):
-            while (rows := reader.poll(0.3)) is not None:
+            while (rows := reader.poll(1.0)) is not None:
                 append(folder, "out", output(rows), consumer=reader)
     assert written(folder) == list(range(40))
 
@@ -204,7 +204,7 @@ def test_an_append_that_failed_is_tried_again_or_its_rows_come_again(
         monkeypatch.setattr(Committer, "_finish", original)
         with pytest.raises(FencedMemberError, match="stands at 10"):
             append(folder, "out", output(second), consumer=reader)
-        while (rows := reader.poll(0.3)) is not None:
+        while (rows := reader.poll(1.0)) is not None:
             append(folder, "out", output(rows), consumer=reader)
     assert written(folder) == list(range(40))
 
@@ -228,7 +228,7 @@ def test_rows_come_again_though_an_append_failed_before_it_began(
                 within.setattr(os.path, name, interrupted)
             with pytest.raises((KeyboardInterrupt, OptionError)):
                 append(folder, "out", output(first), consumer=reader, options=options)
-        while (rows := reader.poll(0.3)) is not None:
+        while (rows := reader.poll(1.0)) is not None:
             append(folder, "out", output(rows), consumer=reader)
     assert written(folder) == list(range(40))
 

@@ -35,7 +35,7 @@ IN = [TopicPartition("in", number) for number in range(4)]
 def rest(reader: kafkalog.Consumer) -> list[int]:
     """Poll until nothing comes."""
     found = []
-    while (rows := reader.poll(0.3)) is not None:
+    while (rows := reader.poll(0.3 if found else 1.0)) is not None:
         found += numbers(rows)
     return found
 
@@ -221,7 +221,7 @@ def test_rows_of_a_topic_that_was_deleted_are_refused_and_those_that_follow_are_
         with pytest.raises(FencedMemberError, match="stands at no offset of in-0"):
             append(folder, "out", output(rows), consumer=reader)
         found = []
-        while (rows := reader.poll(0.3)) is not None:
+        while (rows := reader.poll(1.0)) is not None:
             append(folder, "out", output(rows), consumer=reader)
             found += numbers(rows)
         assert sorted(found) == [*range(200, 240)]

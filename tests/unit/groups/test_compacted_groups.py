@@ -67,7 +67,7 @@ def test_what_a_group_has_committed_stays_and_older_positions_go(folder: Path) -
         assert size(folder) < was / 2
         assert look(folder) == before
         append(folder, "in", table(range(40, 44)))
-        while reader.poll(0.3) is not None:
+        while reader.poll(1.0) is not None:
             reader.commit()
     assert sum(positions(folder).values()) == 40 + 12 + 4
 
