@@ -19,6 +19,7 @@ from kafkalog.jobs.inspection.log_dirs import ends_of
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.admin.topics import delete
 from kafkalog.streaming.api import append, read
+from kafkalog.streaming.consumer import consumer as consumer_module
 from kafkalog.streaming.groups.group_commits import GroupCommits
 from kafkalog.streaming.sink.group_writer import GroupWriter
 from kafkalog.streaming.store.ends.tracker import LogEndTracker
@@ -199,6 +200,19 @@ def test_a_topic_deleted_by_command_and_recreated_between_two_polls_is_read_from
         assert sorted(rest(reader)) == [*range(200, 200 + count)]
         reader.commit()
         assert positions(folder) == dict.fromkeys(IN, count // 4)
+
+
+def test_a_topic_is_known_by_its_id_though_nothing_of_it_was_read(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fetcher meets the new logs before the member has heard of the new topic."""
+    with consumer(folder, options={"startingOffsets": "latest"}) as reader:
+        assert not rest(reader)
+        reader.commit()
+        monkeypatch.setattr(consumer_module, "LOOK_S", 3600)
+        delete([str(folder)], "in")
+        append(folder, "in", table(range(200, 280)), options={"numPartitions": 4})
+        assert sorted(rest(reader)) == [*range(200, 280)]
 
 
 def test_a_recreated_topic_with_more_partitions_is_read_whole(folder: Path) -> None:
