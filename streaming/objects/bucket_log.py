@@ -48,19 +48,17 @@ from kafkalog.errors import (
     UnknownOutcomeError,
 )
 from kafkalog.files.objects import Creation, check_create_is_exclusive, rest_after
+from kafkalog.files.storage import STORE
 from kafkalog.files.system import system
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from kafkalog.files.objects import Objects
 
-__all__ = ["BucketLog", "Proposal"]
+__all__ = ["BucketLog", "Proposal", "readable_checkpoints"]
 
 CREDIT_S: Final = 600.0
-
-STORE: Final = "_kafkalog/store"
-"""The object that tells the log's id, in the root."""
 
 _STORE_FORMAT: Final = "kafkalog.bucket.store"
 _STORE_FIELDS: Final = frozenset({"log", "race"})
@@ -266,25 +264,12 @@ class BucketLog:
         log_id = self.state.log_id
         self.state = BucketState(log_id)
         self._bytes_since = self._commits_since = self._checkpoint_bytes = 0
-        folder = f"{self.folder}/checkpoints"
-        after = ""
-        fault: CheckpointError | None = None
-        while listed := self.objects.list_after(folder, after, limit=1):
-            after = listed[0].name
-            name = f"{folder}/{after}"
-            data = self.objects.get(name)
-            if data is None or number_of_checkpoint(after) is None:
-                continue
-            try:
-                state = parse_checkpoint(data, f"{self.objects.root}/{name}")
-            except CheckpointError as error:
-                fault = error
-                continue
-            if (state.log_id, state.number) == (log_id, number_of_checkpoint(after)):
-                self.state = state
-                self._checkpoint_bytes = len(data)
+        faults: list[CheckpointError] = []
+        for state, size in readable_checkpoints(self.objects, self.folder, faults):
+            if state.log_id == log_id:
+                self.state, self._checkpoint_bytes = state, size
                 break
-        return fault
+        return faults[-1] if faults else None
 
     def _unopened(self, reason: str) -> CheckpointError:
         return CheckpointError(
@@ -438,6 +423,32 @@ class BucketLog:
         data = checkpoint_bytes(self.state)
         self._checkpoint_bytes = len(data)
         self.objects.create(f"{self.folder}/{checkpoint_name(self.state.number)}", data)
+
+
+def readable_checkpoints(
+    objects: Objects, folder: str, faults: list[CheckpointError]
+) -> Iterator[tuple[BucketState, int]]:
+    """Yield what checkpoints hold, newest first, and their sizes in bytes; pass over bad ones.
+
+    Args:
+        objects: the store.
+        folder: that of the log.
+        faults: gets why those that cannot be read are passed over.
+    """
+    after = ""
+    while listed := objects.list_after(f"{folder}/checkpoints", after, limit=1):
+        after = listed[0].name
+        name = f"{folder}/checkpoints/{after}"
+        data = objects.get(name)
+        if data is None:
+            continue
+        try:
+            state = parse_checkpoint(data, f"{objects.root}/{name}")
+        except CheckpointError as error:
+            faults.append(error)
+            continue
+        if state.number == number_of_checkpoint(after):
+            yield state, len(data)
 
 
 def _read_log_id(objects: Objects) -> str | None:

@@ -22,11 +22,11 @@ from kafkalog.errors import CorruptRecordError, DataLossError, LogDirectoryError
 from kafkalog.files.objects import open_objects
 from kafkalog.files.paths import as_path
 from kafkalog.files.remote_path import RemoteEntry, RemotePath, RemoteStatus
-from kafkalog.files.storage import RemoteRoot, is_object_uri
+from kafkalog.files.storage import STORE, RemoteRoot, is_object_uri
 from kafkalog.files.system import remembered, system
 from kafkalog.model import partition_directory_name
 from kafkalog.streaming.log.files import LOG, file_name
-from kafkalog.streaming.objects.bucket_log import STORE, BucketLog
+from kafkalog.streaming.objects.bucket_log import BucketLog
 from kafkalog.streaming.records.batch_layout import HEADER_SIZE, OVERHEAD
 
 if TYPE_CHECKING:

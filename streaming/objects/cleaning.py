@@ -12,17 +12,18 @@ an object of its own, never overwritten. It is created before the first commit i
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from kafkalog.checkpoints.bucket_state import (
     floor_name,
     number_of_checkpoint,
     number_of_commit,
-    parse_checkpoint,
 )
-from kafkalog.errors import CheckpointError, LogDirectoryError
+from kafkalog.errors import LogDirectoryError
 from kafkalog.files.objects import Creation, rest_after
 from kafkalog.files.system import system
+from kafkalog.streaming.objects.bucket_log import readable_checkpoints
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -61,7 +62,8 @@ def clean_commits(
         state.number - keep_commits + 1,
         _first_inline(state),
     )
-    kept = _decoded_checkpoints(objects, folder)
+    newest = islice(readable_checkpoints(objects, folder, []), _CHECKPOINTS_KEPT)
+    kept = [each.number for each, _ in newest]
     target = min(target, kept[0] + 1 if kept else 0)
     if target > highest:
         _create_floor(objects, folder, target)
@@ -107,26 +109,6 @@ def _first_inline(state: BucketState) -> int:
     prefix = "commits/"
     inline = [number_of_commit(n.removeprefix(prefix)) for n in names if n.startswith(prefix)]
     return min((number for number in inline if number), default=state.number + 1)
-
-
-def _decoded_checkpoints(objects: Objects, folder: str) -> list[int]:
-    """Return the commits of the newest checkpoints that can be read, newest first."""
-    found: list[int] = []
-    after = ""
-    while len(found) < _CHECKPOINTS_KEPT:
-        listed = objects.list_after(f"{folder}/checkpoints", after, limit=1)
-        if not listed:
-            break
-        after = listed[0].name
-        name = f"{folder}/checkpoints/{after}"
-        data = objects.get(name)
-        try:
-            state = parse_checkpoint(data or b"", f"{objects.root}/{name}")
-        except CheckpointError:
-            continue
-        if state.number == number_of_checkpoint(after):
-            found.append(state.number)
-    return found
 
 
 def _create_floor(objects: Objects, folder: str, floor: int) -> None:

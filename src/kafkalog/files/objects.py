@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
 from urllib.parse import urlsplit
 
 from kafkalog.errors import LogDirectoryError
+from kafkalog.files.regular import fsync_directory
 from kafkalog.files.storage import RemoteRoot
 from kafkalog.files.system import remembered, system
 
@@ -414,11 +415,7 @@ class FolderObjects:
                 return Creation.TAKEN
         finally:
             written.unlink(missing_ok=True)
-        handle = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+        fsync_directory(path.parent)
         return Creation.CREATED
 
     def put(self, name: str, data: bytes) -> None:

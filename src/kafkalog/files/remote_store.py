@@ -18,6 +18,7 @@ import pyarrow.fs as pafs
 
 from kafkalog.errors import LogDirectoryError
 from kafkalog.files.remote_path import RemoteEntry, RemotePath, RemoteStatus
+from kafkalog.files.storage import STORE
 from kafkalog.files.system import remembered, system
 
 if TYPE_CHECKING:
@@ -127,14 +128,15 @@ class RemoteStore:
             parent, _, name = path.rpartition("/")
             is_folder = info.type == pafs.FileType.Directory
             entry = RemoteEntry(name, is_folder, info.size or 0, info.mtime_ns or -1)
-            if path == f"{root}/_kafkalog/store":
-                raise LogDirectoryError(
-                    f"{self._given} holds a log that is kept as objects: kafkalog.append, read and "
-                    "tail from Python know it, nothing else so far"
-                )
             folders.setdefault(parent, []).append(entry)
             if is_folder:
                 folders.setdefault(path, [])
+        folder, _, name = f"{root}/{STORE}".rpartition("/")
+        if any(entry.name == name for entry in folders.get(folder, ())):
+            raise LogDirectoryError(
+                f"{self._given} holds a log that is kept as objects: kafkalog.append, read and "
+                "tail from Python know it, nothing else so far"
+            )
         self._folders = folders
         self._listed_at = system.monotonic()
 

@@ -16,7 +16,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-__all__ = ["RemoteRoot", "StorageOptions", "is_object_uri"]
+__all__ = ["STORE", "RemoteRoot", "StorageOptions", "is_object_uri"]
+
+STORE: Final = "_kafkalog/store"
+"""The object that tells the id of a log that is kept as objects, in its root."""
 
 _OBJECT_SCHEMES: Final = frozenset({"s3", "s3a", "az", "abfss", "gs"})
 """Of the stores in which a log can be written."""
