@@ -7,7 +7,7 @@ import contextlib
 import os
 import re
 from collections import Counter, defaultdict
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import wait
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from kafkalog.errors import KafkaLogError, LogDirectoryError, OptionError
 from kafkalog.files.closing import Closing
+from kafkalog.files.system import system
 from kafkalog.jobs.inspection.log_dirs import partitions_of
 from kafkalog.jobs.process.output_paths import check_outside_logs
 from kafkalog.jobs.process.running import print_line
@@ -80,7 +81,7 @@ class SqlSession(Closing):
         if files is not None:
             check_outside_logs("--files", files, paths)
         self._spilled = TemporaryDirectory(prefix="kafkalog-sql-")
-        self._worker = ThreadPoolExecutor(1, "kafkalog-sql")
+        self._worker = system.pool(1, "kafkalog-sql")
         self._connection = duckdb.connect()
         self._connection.execute(_settings(self._spilled.name, files))
         self.tables: list[str] = []
