@@ -177,8 +177,8 @@ class Fetcher:
             there = min(positions[key], max(log_start, divergence.cut_at or positions[key]))
             if there < positions[key]:
                 return Fetched(key, positions[key], None, there)
-        for key in positions:  # what is noted of it is of the topic that is there
-            self._ids.setdefault(key, self._logs.topic_id(key))
+        for key in positions.keys() - self._ids.keys():  # what is noted is of the topic there
+            self._ids[key] = self._logs.topic_id(key)
         self._validator.note(positions)
         self._validator.keep_only(positions, planned)
         order = sorted(
