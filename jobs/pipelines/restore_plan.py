@@ -29,8 +29,9 @@ from kafkalog.streaming.store.topics import check_writable
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from kafkalog.checkpoints.commit_state import TopicState
+    from kafkalog.checkpoints.commit_state import PartitionState, TopicState
     from kafkalog.jobs.pipelines.topic_facts import TopicFacts
+    from kafkalog.streaming.log.log_dir import PartitionDirectory
     from kafkalog.streaming.source.offsets import PartitionOffsets
 
 __all__ = ["NO_END", "Progress", "Seen", "TopicPlan", "Until", "check_target"]
@@ -168,12 +169,14 @@ class TopicPlan:
                 original gave to others; or a log was cut since.
         """
         known = _known(log, self.topic)
+        folders = LogDirs(split_paths(log)).partitions() if known is not None else {}
         found = {}
         for number, (start, end) in enumerate(self.bounds):
             now = known.partitions[number].log_end if known is not None else end
             written = max(start, min(self.lasts.get(number, -1) + 1, end))
-            if known is not None:
-                _refuse_cut(log, TopicPartition(self.topic, number), known, written)
+            where = folders.get(TopicPartition(self.topic, number))
+            if known is not None and where is not None:
+                _refuse_cut(log, where, known.partitions[number], written)
             if written < now < end:
                 raise LogDirectoryError(
                     f"{self.topic}-{number} ends at offset {now} in {log}. A restore that was cut "
@@ -296,15 +299,12 @@ def check_target(
             _refuse_records(log, known)
 
 
-def _refuse_cut(log: str, key: TopicPartition, known: TopicState, written: int) -> None:
+def _refuse_cut(log: str, where: PartitionDirectory, now: PartitionState, written: int) -> None:
     """Refuse a log that was cut after a restore has written it up to an offset.
 
     Who cuts a log raises its leader epoch. The first epoch is that of the restore.
     """
-    where = LogDirs(split_paths(log)).partitions().get(key)
-    if where is None:
-        return
-    epochs, now = read_leader_epochs(where.path), known.partitions[key.partition]
+    key, epochs = where.topic_partition, read_leader_epochs(where.path)
     cuts = [each.start_offset for each in epochs[1:]]
     if now.leader_epoch > (epochs[-1].epoch if epochs else 0):
         cuts.append(now.log_end)
