@@ -294,8 +294,13 @@ def _append_options_of_bucket(uri: str, given: Mapping[str, str]) -> WriteOption
     of_sink = {name: value for name, value in given.items() if name not in of_store}
     parsed = WriteOptions.parse({"path": "/", **of_sink})
     warn_ignored(parsed.ignored)
-    (place,) = ReadOptions.parse({"path": uri, "subscribe": "topic", **of_store}).paths
-    root = BucketRoot.of(cast("RemoteRoot", place))
+    places = ReadOptions.parse({"path": uri, "subscribe": "topic", **of_store}).paths
+    if len(places) > 1:
+        raise OptionError(
+            f"option 'path': {uri!r} names {len(places)} places, and a log in an object store lies "
+            "in one: give its URI alone"
+        )
+    root = BucketRoot.of(cast("RemoteRoot", places[0]))
     return replace(parsed, paths=(root,))
 
 

@@ -159,6 +159,12 @@ def test_what_a_log_in_a_store_has_not_is_refused(
         kafkalog.append(server.uri("refused"), "t", rows, options={**server.options, **option})
 
 
+def test_a_log_lies_in_one_place(server: ObjectStore) -> None:
+    both = f"{server.uri('one')},{server.uri('two')}"
+    with pytest.raises(OptionError, match="lies in one: give its URI alone"):
+        kafkalog.append(both, "t", pa.table({"value": ["1"]}), options=server.options)
+
+
 def test_who_does_not_know_such_a_log_yet_says_so(server: ObjectStore) -> None:
     server.reset()
     place = server.uri("library")
