@@ -30,10 +30,10 @@ def sentence_of(run: Callable[[], object]) -> str:
     with pytest.raises(PySparkException) as raised:
         run()
     lines = str(raised.value).splitlines()
-    (at,) = (number for number, line in enumerate(lines) if line.startswith("kafkalog.errors."))
-    assert at <= LINES, str(raised.value)
-    assert all(line.strip().startswith("SQLSTATE") for line in lines[at + 1 : at + 2])
-    return lines[at]
+    at = [number for number, line in enumerate(lines) if line.startswith("kafkalog.errors.")]
+    assert at and at[0] <= LINES and len(at) == 1, str(raised.value)
+    assert all(line.strip().startswith("SQLSTATE") for line in lines[at[0] + 1 : at[0] + 2])
+    return lines[at[0]]
 
 
 def stream(frame: DataFrame, folder: Path, log: Path | None = None, **options: str) -> None:
