@@ -298,12 +298,14 @@ class _Tables:
     def _first_offsets(self, each: HeldByTable, batch: PlannedBatch) -> dict[TopicPartition, int]:
         """Decide from which offsets a table takes a batch; see :func:`first_offsets`."""
         table = f"the table {each.table.path}"
+        is_beside = each is self.newest and self.records is not None
+        other = "another --latest FOLDER" if is_beside else "another TABLE"
         ways = WaysOn(
             f"{table} ({each.why})" if each.why else table,
             self.archive.log,
             f"the checkpoint {self.archive.checkpoint}",
             rebuild="--rebuild empties the table and takes all that the log has",
-            other_target="another TABLE and another --checkpoint leave this one as it is",
+            other_target=f"{other} and another --checkpoint leave this one as it is",
         )
         if each.is_mixed:
             raise TargetMismatchError(

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kafkalog.checkpoints.query_checkpoint import QueryCheckpoint, last_batch
-from kafkalog.errors import DataLossError, OptionError, TargetMismatchError
+from kafkalog.errors import OptionError, TargetMismatchError
 from kafkalog.files.paths import folder_in_both, refuse_among_logs, split_paths
 from kafkalog.jobs.pipelines.continuation import (
     HeldTopic,
@@ -40,7 +40,7 @@ from kafkalog.jobs.pipelines.copied_logs import (
 from kafkalog.jobs.pipelines.inputs import with_header_lists
 from kafkalog.jobs.pipelines.topic_facts import FactsOfLogs
 from kafkalog.jobs.process.output_paths import check_folders
-from kafkalog.model import TopicPartition, listed, partition_counts
+from kafkalog.model import TopicPartition, partition_counts
 from kafkalog.streaming.admin.retention import delete_records
 from kafkalog.streaming.admin.topics import alter, create, delete
 from kafkalog.streaming.options.read_options import ReadOptions
@@ -60,7 +60,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from kafkalog.jobs.pipelines.continuation import PlannedBatch
     from kafkalog.jobs.pipelines.topic_facts import TopicFacts
     from kafkalog.streaming.commit.preserved_offsets import CopiedBatch
 
@@ -233,7 +232,6 @@ class Mirror:
         held = self._held(there, noted)
         planned = self._logs.planned(ranges, held)
         first = first_offsets(held, planned, self._ways, is_changed_id=self._logs.is_changed_id)
-        self._refuse_lost(planned, held)
         ranges = planned.ranges
         if all(key in held.ends and end <= held.ends[key] for key, (_, end) in ranges.items()):
             return None
@@ -358,21 +356,6 @@ class Mirror:
             f"{key} {found} in {self._ways.target}, and was copied up to {end}: "
             f"{what}. Nothing was written. Ways on: {'; '.join(ways)}"
         )
-
-    def _refuse_lost(self, planned: PlannedBatch, held: TargetState) -> None:
-        """Refuse a loss that the query does not see: of partitions that it begins with anew."""
-        lost = {
-            key: (end, start)
-            for key, (begin, _) in planned.ranges.items()
-            if begin is None and (end := held.end_of(key)) is not None
-            if key in planned.log_ends and (start := self._logs.start(key)) > end
-        }
-        if lost and self.reading().fail_on_data_loss:
-            shown = listed(f"{key} from {a} to {b - 1}" for key, (a, b) in sorted(lost.items()))
-            raise DataLossError(
-                f"offsets were deleted in {self.source} before they were copied: {shown}. Nothing "
-                "was written. --set failOnDataLoss=false leaves them out"
-            )
 
     def _check_planned(
         self, there: Mapping[TopicPartition, int], topics: Mapping[str, TopicFacts]

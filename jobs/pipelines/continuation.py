@@ -12,6 +12,8 @@ below                                   rows below the target's end are there al
 above                                   refused: rows between the two would be missing for good
 in another topic of the same name       refused: the offsets are of other records
 in a log that ends below the target     refused: new records would get offsets that are held
+where a log begins, above the target    refused, unless ``failOnDataLoss=false``: a loss that the
+                                        reader, which begins there, does not see
 ======================================  ==========================================================
 
 A refusal says what is where, and the ways that go on. Nothing here reads or writes.
@@ -28,7 +30,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from kafkalog.checkpoints.commit_state import BatchChecksum
-from kafkalog.errors import CheckpointError, TargetMismatchError
+from kafkalog.errors import CheckpointError, DataLossError, TargetMismatchError
 from kafkalog.model import TopicPartition, listed
 from kafkalog.streaming.source.offsets import EARLIEST, to_json
 
@@ -163,6 +165,8 @@ class PlannedBatch:
         topic_ids: by topic; None, or no entry, where its folders have none.
         set_id: as in :class:`TargetState`.
         log_ends: up to which offset each log has records now, committed or not; may be left out.
+        log_starts: where each log that the target holds starts now; left out where a loss is no
+            reason to stop (``failOnDataLoss=false``).
         batches_at: the last batch below the end that the *target* has, of each partition whose log
             has another history there (:mod:`kafkalog.streaming.log.history`); may be left out.
         batches_below: the last batch below the end of each range, to be kept; may be left out.
@@ -172,6 +176,7 @@ class PlannedBatch:
     topic_ids: Mapping[str, str | None] = field(default_factory=lambda: _NOTHING)
     set_id: str | None = None
     log_ends: Mapping[TopicPartition, int] = field(default_factory=lambda: _NOTHING)
+    log_starts: Mapping[TopicPartition, int] = field(default_factory=lambda: _NOTHING)
     batches_at: Mapping[TopicPartition, BatchChecksum] = field(default_factory=lambda: _NOTHING)
     batches_below: Mapping[TopicPartition, BatchChecksum] = field(default_factory=lambda: _NOTHING)
 
@@ -188,6 +193,7 @@ class WaysOn:
         rebuild: what empties the target and takes the source from its start, ``--rebuild``; empty
             where there is no such way.
         other_target: what leaves this target as it is, as in ``another table and --checkpoint``.
+        without_lost: what goes on without records that the source has deleted.
     """
 
     target: str
@@ -196,6 +202,7 @@ class WaysOn:
     from_target: str = "--from-target continues where the target ends"
     rebuild: str = "--rebuild empties the target and takes all that the source has"
     other_target: str = "another target and another --checkpoint leave this one as it is"
+    without_lost: str = "--set failOnDataLoss=false leaves them out"
 
 
 def first_offsets(
@@ -219,11 +226,13 @@ def first_offsets(
 
     Raises:
         TargetMismatchError: the batch does not continue the target. Nothing may be written.
+        DataLossError: the source has deleted records before the target took them.
     """
     _refuse_another_topic(held, batch, ways, is_changed_id)
     _refuse_shorter_logs(held, batch, ways)
     _refuse_changed_history(held, batch, ways)
     _refuse_starts_above(held, batch, ways)
+    _refuse_lost(held, batch, ways)
     return {key: held.end_of(key) or 0 for key in batch.ranges}
 
 
@@ -317,6 +326,21 @@ def _refuse_changed_history(held: TargetState, batch: PlannedBatch, ways: WaysOn
             f"{listed(other.values())}. The log was cut, or restored from an older copy, and has "
             "grown since. Nothing was written. "
             f"{_ways(ways.rebuild, ways.other_target)}"
+        )
+
+
+def _refuse_lost(held: TargetState, batch: PlannedBatch, ways: WaysOn) -> None:
+    """Refuse a loss that the reader does not see: of partitions that it begins with anew."""
+    lost = {
+        key: (end, start)
+        for key, start in sorted(batch.log_starts.items())
+        if batch.ranges[key][0] is None and (end := held.end_of(key)) is not None and start > end
+    }
+    if lost:
+        shown = listed(f"{key} from {end} to {start - 1}" for key, (end, start) in lost.items())
+        raise DataLossError(
+            f"offsets were deleted in {ways.source} before {ways.target} got them: {shown}. "
+            f"Nothing was written. {ways.without_lost}"
         )
 
 

@@ -59,15 +59,12 @@ class SourceLogs:
         """Look at nothing yet."""
         self._watch = LogEndTracker(options.paths, Subscription.of(options).selects)
         self._log_dirs = LogDirs(options.paths)
+        self._stops_at_loss = options.fail_on_data_loss
         self.is_changed_id = self._watch.is_changed_id
 
     def ends(self) -> Mapping[TopicPartition, int]:
         """Return where the logs end now."""
         return self._watch.look().offsets
-
-    def start(self, key: TopicPartition) -> int:
-        """Return where a log of the last look starts."""
-        return self._watch.log_start(key)
 
     def topic_ids(self) -> dict[str, str]:
         """Return the ids of the topics that have one, as of the last look."""
@@ -106,6 +103,7 @@ class SourceLogs:
             topic_ids=self.topic_ids(),
             set_id=None if state is None else state.set_id,
             log_ends=log_ends,
+            log_starts={key: self._watch.log_start(key) for key in log_ends if self._stops_at_loss},
             batches_at=at,
             batches_below=below,
         )

@@ -206,6 +206,7 @@ class CountedIngest:
             f"the checkpoint {given.checkpoint}",
             rebuild=deletion if given.topic in topics_of_target(given.log) else "",
             other_target="another topic and another --checkpoint leave this one as it is",
+            without_lost="--input-option failOnDataLoss=false leaves them out",
         )
         return first_offsets(held, batch, ways, is_changed_id=self._source.is_changed_id)
 

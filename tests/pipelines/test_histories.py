@@ -6,12 +6,14 @@ import random
 from typing import TYPE_CHECKING, Final
 
 import pytest
-from tests.pipelines.archives import Archived
+from tests.pipelines.archives import Archived, WithNewest
 from tests.pipelines.guards import GUARDS
 from tests.pipelines.histories import KINDS, History
-from tests.pipelines.sources import Source
+from tests.pipelines.sources import TOPIC, Source, bounds
 
 from kafkalog.errors import DataLossError, TargetMismatchError
+from kafkalog.model import TopicPartition
+from kafkalog.streaming.admin.retention import delete_records
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -58,6 +60,26 @@ def test_a_replay_of_a_recreated_topic_is_not_advised_to_continue(tmp_path: Path
     history.follow(["run", "source recreate", "target remove"])
     with pytest.raises(DataLossError, match=r"deleted and recreated: .* Give another --checkpoint"):
         history.target.run(history.source, lambda _: None)
+
+
+@pytest.mark.parametrize("lost", ["checkpoint", "nothing but the table"])
+def test_a_table_whose_neighbour_is_made_anew_gets_no_gap(tmp_path: Path, lost: str) -> None:
+    """The new one begins where the log does, above what the other one holds."""
+    chance = random.Random(1)
+    source, tables = Source(tmp_path, chance), WithNewest(tmp_path, chance)
+    tables.run(source, lambda _: None)
+    held = bounds(source.path)
+    source.append(9)
+    for number, (_, end) in held.items():
+        delete_records([str(source.path)], {TopicPartition(TOPIC, number): end + 1})
+    tables.newest.remove()
+    if lost == "checkpoint":
+        tables.lose_checkpoint()
+    way = "" if lost == "checkpoint" else "--from-target"
+    with pytest.raises(DataLossError, match="before the table model got them: t-0 from 3 to 3"):
+        tables.run(source, lambda _: None, way)
+    tables.run(source, lambda _: None, way, options={"failOnDataLoss": "false"})
+    tables.check(source)
 
 
 def test_a_table_that_is_restored_before_the_first_batch_of_a_new_checkpoint_gets_no_gap(

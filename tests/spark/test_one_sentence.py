@@ -31,7 +31,8 @@ def sentence_of(run: Callable[[], object]) -> str:
         run()
     lines = str(raised.value).splitlines()
     at = [number for number, line in enumerate(lines) if line.startswith("kafkalog.errors.")]
-    assert at and at[0] <= LINES and len(at) == 1, str(raised.value)
+    assert len(at) == 1, str(raised.value)
+    assert at[0] <= LINES, str(raised.value)
     assert all(line.strip().startswith("SQLSTATE") for line in lines[at[0] + 1 : at[0] + 2])
     return lines[at[0]]
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kafkalog.checkpoints.commit_state import BatchChecksum
-from kafkalog.errors import CheckpointError, TargetMismatchError
+from kafkalog.errors import CheckpointError, DataLossError, TargetMismatchError
 from kafkalog.jobs.pipelines.continuation import (
     HeldTopic,
     PlannedBatch,
@@ -36,6 +36,14 @@ def test_a_batch_is_taken_from_where_the_target_ends(start: int | None) -> None:
 def test_a_target_that_holds_nothing_takes_what_a_reader_begins_with() -> None:
     assert first_offsets(TargetState(), planned(None, 9), WAYS) == {T0: 0}
     assert first_offsets(HELD, PlannedBatch({T1: (None, 5)}, {"t": "A"}), WAYS) == {T1: 0}
+
+
+def test_what_was_deleted_before_a_target_got_it_is_a_loss_where_a_reader_begins_above() -> None:
+    with pytest.raises(DataLossError, match="before the table /lake/t got them: t-0 from 100 to 1"):
+        first_offsets(HELD, planned(None, 120, log_starts={T0: 102}), WAYS)
+    seen_by_the_reader = planned(90, 120, log_starts={T0: 102})
+    for batch in (seen_by_the_reader, planned(None, 120, log_starts={T0: 100})):
+        assert first_offsets(HELD, batch, WAYS) == {T0: 100}
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from kafkalog.errors import (
 from kafkalog.jobs.mirroring import Mirror
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.admin.retention import delete_records
-from kafkalog.streaming.admin.topics import create, delete
+from kafkalog.streaming.admin.topics import alter, create, delete
 from kafkalog.streaming.store.ends.tracker import LogEndTracker
 
 if TYPE_CHECKING:
@@ -296,6 +296,29 @@ def test_a_copy_that_was_cut_is_refused(pair: Pair, way: str) -> None:
     pair.write()
     pair.refused(*ALL_WAYS, says="t-0 ends at offset 3 in the copy")
     pair.check(ways_of(pair.folder)(pair, way))
+
+
+@pytest.mark.parametrize("way", REBUILD_OR_OTHER)
+@pytest.mark.parametrize("which", ["copy", "source"])
+def test_a_copy_of_more_partitions_than_its_original_is_refused(
+    pair: Pair, which: str, way: str
+) -> None:
+    alter([str(pair.copy)], "t", partitions=2)
+    if which == "source":  # has had as many
+        alter([str(pair.source)], "t", partitions=2)
+        pair.mirror()
+        pair.recreate(4)
+    for checkpoint in ("c", "new"):
+        given = {"checkpoint": str(pair.folder / checkpoint)}
+        pair.refused(*REBUILD_OR_OTHER, says="'t' has 2 partitions in TO and 1 in FROM", **given)
+    copy = ways_of(pair.folder)(pair, way)
+    pair.check(copy)
+    pair.write()
+    if way == "--rebuild":
+        pair.mirror()
+    else:
+        pair.mirror(target=str(pair.folder / copy), checkpoint=str(pair.folder / "c2"))
+    pair.check(copy)
 
 
 @pytest.mark.parametrize("way", ["restore the folder", *REBUILD_OR_OTHER])

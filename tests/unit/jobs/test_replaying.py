@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +13,7 @@ from tests.support.copying import run_replay
 from tests.support.logs import Row, append_batch, batch_bytes, write_checkpoint, write_segment
 from tests.support.sinking import Writer, rows
 from tests.support.sleeping import patch_sleep
+from typer.testing import CliRunner
 
 import kafkalog
 from kafkalog.checkpoints.broker import HIGH_WATERMARK
@@ -24,12 +27,13 @@ from kafkalog.errors import (
     UnknownTopicOrPartitionError,
 )
 from kafkalog.files.system import system
+from kafkalog.jobs.cli.app import app
 from kafkalog.jobs.pipelines.replay_checkpoint import FILE, Piece, ReplayCheckpoint
 from kafkalog.jobs.pipelines.replaying import Replay, parse_speed
 from kafkalog.jobs.pipelines.restore_plan import Until
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.admin.retention import delete_records
-from kafkalog.streaming.admin.topics import delete
+from kafkalog.streaming.admin.topics import alter, create, delete
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -351,8 +355,23 @@ class Again:
 
         return put_back
 
-    def check(self, name: str = "target") -> None:
-        assert self.values(name) == self.values("source")
+    def check(self, name: str = "target", topic: str = "t") -> None:
+        assert self.values(name, topic) == self.values("source")
+
+    def play_elsewhere(self, way: str) -> None:
+        """Follow what leaves the target as it is, and go on there."""
+        before = self.values("target")
+        elsewhere: dict[str, str] = {"checkpoint": str(self.folder / "c2")}
+        if way == "another TARGET":
+            elsewhere["target"] = str(self.folder / "other")
+        else:
+            elsewhere["name"] = "again"
+        place = ("other", "t") if way == "another TARGET" else ("target", "again")
+        for _ in range(2):
+            self.play(**elsewhere)
+            self.check(*place)
+            self.write()
+        assert self.values("target") == before
 
     def refused(self, says: str, *ways: str, **given: Any) -> None:
         before = self.values("target") if (self.folder / "target" / "t-0").exists() else None
@@ -428,17 +447,46 @@ def test_a_target_of_a_replay_that_was_set_back_is_refused(
         again.check("other")
 
 
-@pytest.mark.parametrize("count", [2, 9])
-def test_a_recreated_topic_is_not_played_after_the_one_before(again: Again, count: int) -> None:
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_target_of_fewer_partitions_gets_more_by_the_command_that_the_refusal_names(
+    again: Again, begun: bool
+) -> None:
+    source, given = str(again.folder / "source"), {}
+    if begun:
+        alter([source], "t", partitions=3)
+        kafkalog.append(source, "t", rows(["v"], partitions=[2]))
+    else:
+        create([str(again.folder / "other")], "t")
+        given = {"target": str(again.folder / "other"), "checkpoint": str(again.folder / "c2")}
+    with pytest.raises(OptionError, match="partitions in TARGET") as caught:
+        again.play(**given)
+    (command,) = re.findall(r"`kafkalog (alter PATH [^`]+)`", str(caught.value))
+    target = given.get("target", str(again.folder / "target"))
+    done = CliRunner().invoke(app, shlex.split(command.replace("PATH", target)))
+    assert done.exit_code == 0, done.output
+    for _ in range(2):
+        again.play(**given)
+        again.check("target" if begun else "other")
+        again.write()
+
+
+ELSEWHERE = ("another TARGET", "another topic by --as")
+
+
+@pytest.mark.parametrize(("count", "way"), [(2, ELSEWHERE[0]), (9, ELSEWHERE[1])])
+def test_a_recreated_topic_is_not_played_after_the_one_before(
+    again: Again, count: int, way: str
+) -> None:
     delete([str(again.folder / "source")], "t")
     again.write(count)
     again.refused("another topic of the same name", "another TARGET")
     again.refused("another topic of the same name", "another TARGET", from_target=True)
+    again.play_elsewhere(way)
 
 
-@pytest.mark.parametrize("grown", [0, 6])
+@pytest.mark.parametrize(("grown", "way"), [(0, ELSEWHERE[0]), (6, ELSEWHERE[1])])
 def test_a_topic_that_was_put_back_is_not_played_after_what_it_had(
-    again: Again, grown: int
+    again: Again, grown: int, way: str
 ) -> None:
     put_back = again.saved("source")
     again.write(2)
@@ -446,6 +494,7 @@ def test_a_topic_that_was_put_back_is_not_played_after_what_it_had(
     put_back()
     again.write(grown)
     again.refused("cut, or restored", "another TARGET")
+    again.play_elsewhere(way)
 
 
 def test_of_two_replays_of_one_checkpoint_at_once_one_plays(again: Again) -> None:
@@ -473,6 +522,24 @@ def test_two_that_begin_one_replay_at_once_play_it_once(again: Again) -> None:
 
     again.play(step, **given)
     again.check("other")
+
+
+@pytest.mark.parametrize("what", ["deleted", "removed"])
+def test_a_recreated_topic_is_played_with_another_checkpoint_where_its_target_is_gone(
+    again: Again, what: str
+) -> None:
+    delete([str(again.folder / "source")], "t")
+    again.write(4)
+    if what == "deleted":
+        delete([str(again.folder / "target")], "t")
+    else:
+        shutil.rmtree(again.folder / "target")
+    with pytest.raises(DataLossError, match="Give another --checkpoint"):
+        again.play()
+    for _ in range(2):
+        again.play(checkpoint=str(again.folder / "c2"))
+        again.check()
+        again.write()
 
 
 def test_only_a_log_keeps_how_far_a_replay_is(again: Again) -> None:
