@@ -35,6 +35,7 @@ import json
 import os
 import re
 import struct
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kafkalog.errors import CheckpointError, InvalidTopicError, LogDirectoryError
@@ -119,7 +120,15 @@ def read_checkpoint(path: Path, *, fields: int) -> list[tuple[str, ...]]:
         CheckpointError: the content breaks the format; says in which line.
         LogDirectoryError: not a regular file, or not readable.
     """
-    content = read_regular(path, limit=_MAX_BYTES)
+    return parse_checkpoint(read_regular(path, limit=_MAX_BYTES), path, fields=fields)
+
+
+def parse_checkpoint(content: bytes, path: Path, *, fields: int) -> list[tuple[str, ...]]:
+    """Return the entries that the content of ``path`` has, each of exactly ``fields`` words.
+
+    Raises:
+        CheckpointError: the content breaks the format; says in which line.
+    """
     try:
         lines = content.decode().replace("\r\n", "\n").split("\n")
     except UnicodeDecodeError as error:
@@ -167,7 +176,7 @@ def write_checkpoint(
     Raises:
         CheckpointError: it would be larger than what is read again; it is left as it was.
     """
-    lines = [" ".join(str(field) for field in entry) for entry in entries]
+    lines = [" ".join(map(str, entry)) for entry in entries]
     data = "\n".join([str(CHECKPOINT_VERSION), str(len(lines)), *lines, ""]).encode()
     if len(data) > _MAX_BYTES:
         raise CheckpointError(
@@ -197,6 +206,9 @@ _WITHOUT: Final = {
     CLEANER_OFFSET: "compaction begins again with the first segments then",
 }
 """What it means to remove an offset checkpoint."""
+_USUAL_ENTRIES = re.compile(
+    rb"0\n([0-9]{1,9})\n((?:[A-Za-z0-9._-]{1,249} [0-9]{1,9} [0-9]{1,18}\n)*)"
+)
 _TOPIC_ID = re.compile(r"[A-Za-z0-9_-]{22}", re.ASCII)
 _ZERO_TOPIC_ID: Final = "A" * 22
 
@@ -221,13 +233,16 @@ def find_offset_checkpoint(directory: Path, name: str) -> dict[TopicPartition, i
     """
     path = directory / name
     try:
-        entries = read_checkpoint(path, fields=3)
-        found = {
-            TopicPartition(topic, parse_integer(partition, 32, path, line)): parse_integer(
-                offset, 64, path, line
-            )
-            for line, (topic, partition, offset) in enumerate(entries, start=3)
-        }
+        content = read_regular(path, limit=_MAX_BYTES)
+        found = _parse_usual_entries(content)
+        if found is None:
+            entries = parse_checkpoint(content, path, fields=3)
+            found = {
+                TopicPartition(topic, parse_integer(partition, 32, path, line)): parse_integer(
+                    offset, 64, path, line
+                )
+                for line, (topic, partition, offset) in enumerate(entries, start=3)
+            }
         _check_partitions(path, found)
     except FileNotFoundError:
         return None
@@ -236,6 +251,22 @@ def find_offset_checkpoint(directory: Path, name: str) -> dict[TopicPartition, i
             f"{error}. Restore it; or remove it: {_WITHOUT[name]}", fault=str(error)
         ) from error
     return found
+
+
+def _parse_usual_entries(content: bytes) -> dict[TopicPartition, int] | None:
+    """Return the entries as a broker writes them, all at once: there may be 100,000 of them.
+
+    None where a line has any other form: to be read line by line, or refused by its number.
+    """
+    usual = _USUAL_ENTRIES.fullmatch(content)
+    if usual is None:
+        return None
+    words = usual[2].decode().split()
+    if int(usual[1]) * 3 != len(words):
+        return None
+    new = partial(tuple.__new__, TopicPartition)
+    keys = map(new, zip(words[::3], map(int, words[1::3]), strict=True))
+    return dict(zip(keys, map(int, words[2::3]), strict=True))
 
 
 def _check_partitions(path: Path, found: Collection[TopicPartition]) -> None:
@@ -265,12 +296,12 @@ def write_offset_checkpoint(
     Raises:
         CheckpointError: the present file breaks the format, so that its lines cannot be kept.
     """
-    merged = read_offset_checkpoint(directory, name) | dict(offsets)
-    write_checkpoint(
-        directory / name,
-        [(*key, offset) for key, offset in sorted(merged.items()) if key not in remove],
-        fsync=fsync,
-    )
+    known = read_offset_checkpoint(directory, name)
+    merged = known | dict(offsets)
+    for key in remove:
+        merged.pop(key, None)
+    entries = merged.items() if len(merged) == len(known) else sorted(merged.items())
+    write_checkpoint(directory / name, [(*key, offset) for key, offset in entries], fsync=fsync)
 
 
 # Leader epochs

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING, Final
 
@@ -234,14 +235,17 @@ class _Planner:
         self._log_set = log_set
         self._plan = plan
         self._now_ms = now_ms
-        self._dirs = LogDirs(log_set.directories)
         self._partitions = log_set.partitions()
         committed = Committed(log_set.state, None)
         self._catalog = TopicCatalog(self._partitions, committed, plan.topics, appenders.topic_id)
-        self._counts = self._dirs.partition_counts()
         self._marks = BrokerMarks()
         self._policies = {attached.topic: attached.policy for attached in attached_records}
         self._topics: dict[str, Topic] = {}
+
+    @cached_property
+    def _counts(self) -> dict[Path, int]:
+        """How many partitions each log directory has; changed as new ones are placed."""
+        return LogDirs(self._log_set.directories).partition_counts()
 
     def topic(self, name: str) -> Topic:
         """Describe a topic, or the one that is to be made."""

@@ -6,6 +6,7 @@ Source: Kafka ``LogManager`` (``loadLogs``, ``nextLogDirs``).
 from __future__ import annotations
 
 import logging
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from kafkalog.checkpoints.broker import (
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 
     from kafkalog.checkpoints.voters import Voters
 
-__all__ = ["LogDirs", "choose_directory", "partitions_by_node"]
+__all__ = ["LogDirs", "choose_directory", "log_dirs_of_set", "partitions_by_node"]
 
 _LOGGER: Final = logging.getLogger("kafkalog.log")
 
@@ -225,6 +226,15 @@ class LogDirs:
                     entry.is_dir() and counts_as_partition(entry.name) for entry in entries_of(path)
                 )
         return counts
+
+
+@lru_cache(maxsize=8, typed=True)  # a NodePlace equals the text of its path
+def log_dirs_of_set(*directories: Path) -> LogDirs:
+    """Return the log directories of a set that this process writes to again and again.
+
+    They are listed for each commit. Names that were there before are not parsed again.
+    """
+    return LogDirs(directories)
 
 
 def partitions_by_node(

@@ -17,7 +17,7 @@ from kafkalog.errors import DurabilityError, KafkaLogError
 from kafkalog.files.deferred_signals import Interrupted
 from kafkalog.streaming.log.log_dir import leader_folders
 from kafkalog.streaming.log.swap import Removed
-from kafkalog.streaming.store.log_dirs import LogDirs, partitions_by_node
+from kafkalog.streaming.store.log_dirs import LogDirs, log_dirs_of_set, partitions_by_node
 from kafkalog.streaming.store.nodes import lost_locks
 from kafkalog.streaming.store.partition_folders import without_deleted
 from kafkalog.streaming.store.recovery.partition_states import in_present_format
@@ -77,7 +77,7 @@ class LogSet:
         if self.state.is_replicated and self.verify_locks is not _of_a_look:
             found = leader_folders(self.state, partitions_by_node(self.node.nodes()))
         else:
-            found = LogDirs(self.directories).partitions()
+            found = log_dirs_of_set(*self.directories).partitions()
         return without_deleted(found, self.state)
 
     def replicas(self) -> Iterator[Mapping[TopicPartition, PartitionDirectory]]:

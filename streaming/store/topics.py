@@ -31,7 +31,7 @@ from kafkalog.model import (
 )
 from kafkalog.streaming.coordinator.cluster_partitions import read_partition_counts
 from kafkalog.streaming.options.topic_settings import LogConfig, understood
-from kafkalog.streaming.store.log_dirs import LogDirs
+from kafkalog.streaming.store.log_dirs import log_dirs_of_set
 from kafkalog.streaming.store.partition_folders import TopicOwners, check_no_link, without_deleted
 from kafkalog.streaming.store.recovery.lost_partitions import lost_id_text
 
@@ -193,7 +193,7 @@ class TopicCatalog:
         """
         folders = list(directories)
         try:
-            partitions = LogDirs(folders).partitions()
+            partitions = log_dirs_of_set(*folders).partitions()
             committed = load_committed(folders)
             return cls(without_deleted(partitions, committed.state), committed, policy)
         except OSError as error:

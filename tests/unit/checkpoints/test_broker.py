@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kafkalog.checkpoints.broker import (
     CLEAN_SHUTDOWN,
@@ -52,6 +55,33 @@ def test_writing_offsets_beside_lines_that_cannot_be_kept_is_refused(tmp_path: P
     with pytest.raises(CheckpointError):
         write_offset_checkpoint(tmp_path, HIGH_WATERMARK, {A: 1})
     assert (tmp_path / HIGH_WATERMARK).read_bytes() == b"0\n5\n"
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["a", "b-c", "x.y_Z", "..", ""]),
+            st.sampled_from(["0", "7", "007", "+1", "-1", "4294967296"]),
+            st.sampled_from(["0", "12", "999999999999999999", "9223372036854775807", "-1", "x"]),
+        ),
+        max_size=4,
+    ),
+    st.integers(0, 4),
+)
+def test_many_lines_at_once_mean_what_each_means_by_itself(
+    tmp_path_factory: pytest.TempPathFactory, lines: list[tuple[str, str, str]], count: int
+) -> None:
+    """Other white space than a broker's makes each line be read by itself."""
+    seen = []
+    for separator in (" ", "  "):
+        folder = tmp_path_factory.getbasetemp()
+        text = "".join(f"{separator.join(line)}\n" for line in lines)
+        (folder / HIGH_WATERMARK).write_text(f"0\n{count}\n{text}")
+        try:
+            seen.append(read_offset_checkpoint(folder, HIGH_WATERMARK))
+        except CheckpointError as error:
+            seen.append(re.sub(r" +", " ", str(error)))
+    assert seen[0] == seen[1]
 
 
 @pytest.mark.parametrize("line", ["a x 1", "a 1 x", "a 4294967296 1", "a 1 9223372036854775808"])

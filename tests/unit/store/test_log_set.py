@@ -17,6 +17,7 @@ from kafkalog.checkpoints.state_file import load_state
 from kafkalog.errors import CheckpointError, CommitError, LogDirectoryError
 from kafkalog.streaming.admin.broker.handover import take_over
 from kafkalog.streaming.commit.committer import Committer
+from kafkalog.streaming.log import log_dir
 from kafkalog.streaming.store.log_set import LogSet
 from kafkalog.streaming.store.open_set import check_given
 from kafkalog.streaming.store.policy import SetPolicy
@@ -34,6 +35,24 @@ def test_folders_that_do_not_exist_are_made(tmp_path: Path) -> None:
     folder = tmp_path / "a" / "b"
     set_id = Writer(folder).ensure()
     assert Writer(folder).ensure() == set_id
+
+
+def test_a_commit_parses_the_names_of_partitions_once_however_many_there_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = Writer(tmp_path, topic="t", numPartitions="50")
+    writer.write(0, rows([str(number) for number in range(500)]))
+    writer.write(1, rows(["a"]))
+    parsed: list[str] = []
+    parse = log_dir.parse_partition_directory
+    monkeypatch.setattr(
+        log_dir, "parse_partition_directory", lambda name: parsed.append(name) or parse(name)
+    )
+    writer.write(2, rows(["b"]))
+    assert [name for name in parsed if name.startswith("t-")] == []
+    (tmp_path / "u-0").mkdir()
+    writer.write(3, rows(["c"]))
+    assert "u-0" in parsed
 
 
 @pytest.mark.parametrize("umask", [0o022, 0o027, 0o077])
