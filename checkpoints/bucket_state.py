@@ -166,8 +166,8 @@ class BucketCommit:
     """What one commit changes.
 
     ``topics`` by topic id, with those of their partitions and versions that change; settings are
-    given whole. ``extents`` continue their partitions. ``size`` is that of the object in bytes, 0
-    of one that was not written yet.
+    given whole. ``extents`` continue their partitions. ``size`` is that of the object in bytes,
+    without what is inline; 0 of one that was not written yet.
     """
 
     number: int
@@ -319,7 +319,7 @@ def parse_commit(data: bytes, name: str) -> BucketCommit:
             writers=parsed.writers,
             extents={k: [own.placed(e) for e in some] for k, some in parsed.extents.items()},
             inline=data[first_inline:],
-            size=len(data),
+            size=first_inline,
         )
     except _STRANGE as error:
         raise _strange(name, error) from error

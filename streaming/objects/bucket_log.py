@@ -36,6 +36,7 @@ from kafkalog.checkpoints.bucket_state import (
     commit_name,
     floor_name,
     number_of_checkpoint,
+    number_of_commit,
     parse_checkpoint,
     parse_commit,
 )
@@ -65,9 +66,14 @@ _STORE_FIELDS: Final = frozenset({"log", "race"})
 _MOST_RACES: Final = 1000
 """Lost races after which a commit gives up; each is a commit of somebody else."""
 _COMMITS_BETWEEN: Final = 100
-"""Commits after the newest checkpoint, before another is made if they weigh as much as it."""
+"""Commits after the newest checkpoint, before another is made if they weigh enough."""
+_CHECKPOINT_WEIGHT: Final = 32
+"""How many times its weight in commits a checkpoint may have: what a commit costs in the end."""
 _MOST_COMMITS_BETWEEN: Final = 10_000
 """Commits after which one is made whatever they weigh."""
+_BEFORE_LISTING: Final = 8
+"""Commits that are read one by one; whoever is further behind lists the rest, and reads many."""
+_AT_A_TIME: Final = 16
 _LOG_ID: Final = re.compile(r"[0-9a-f]{32}", re.ASCII)
 _REMEDY: Final = "Bring the object back as it was, from a copy or an older version of it"
 _MOST_REOPENED: Final = 8
@@ -184,20 +190,33 @@ class BucketLog:
 
     def _follow(self, *, trusting: bool) -> None:
         """Read up to the first absent commit; use what was read only where it may be trusted."""
-        first = number = self.state.number + 1
+        first = self.state.number + 1
         read: list[BucketCommit] = []
         while True:
+            if len(read) == _BEFORE_LISTING:
+                read += self._read_listed(first + len(read))
             sent = _Moment.now()
-            commit = self._read(number)
+            commit = self._read(first + len(read))
             if commit is None:
                 break
             read.append(commit)
-            number += 1
-        if not (trusting and self._has_credit()):
+        if not (trusting and self.has_credit()):
             self._check_floors(first)
         for commit in read:
             self._apply(commit)
         self._tail_seen = sent
+
+    def _read_listed(self, first: int) -> list[BucketCommit]:
+        """Read the commits from a number on that a listing shows, up to the first absent one."""
+        listed = self.objects.list_after(f"{self.folder}/commits", f"{first - 1:020}")
+        numbers = [number_of_commit(entry.name) or 0 for entry in listed]
+        pool = system.pool(_AT_A_TIME, "kafkalog-commits")
+        try:
+            found = list(pool.map(self._read, range(first, max(numbers, default=0) + 1)))
+        finally:
+            pool.shutdown()
+        absent = found.index(None) if None in found else len(found)
+        return [commit for commit in found[:absent] if commit is not None]
 
     def _read(self, number: int) -> BucketCommit | None:
         name = f"{self.folder}/{commit_name(number)}"
@@ -210,7 +229,7 @@ class BucketLog:
                 f"{self.objects.root}/{name} holds commit {commit.number} of log {commit.log_id}: "
                 "somebody has copied or renamed objects. Nothing was changed"
             )
-        return commit
+        return replace(commit, inline=b"")  # thousands may be read before any is used
 
     def _apply(self, commit: BucketCommit) -> None:
         try:
@@ -223,17 +242,21 @@ class BucketLog:
                 "mixed, as by a copy from another region"
             ) from error
         self._commits_since += 1
-        self._bytes_since += commit.size - len(commit.inline)
+        self._bytes_since += commit.size
 
     # Credit and floors
 
-    def _has_credit(self) -> bool:
+    def has_credit(self) -> bool:
+        """Whether the end of the log was seen a short while ago: what is known holds."""
         return self._tail_seen is not None and self._tail_seen.has_credit()
+
+    def _is_overtaken(self, number: int) -> bool:
+        after = floor_name(number).rpartition("/")[2]
+        return bool(self.objects.list_after(f"{self.folder}/floors", after, limit=1))
 
     def _check_floors(self, number: int) -> None:
         """See that no floor lies above a number, and that the log is still the same one."""
-        after = floor_name(number).rpartition("/")[2]
-        if self.objects.list_after(f"{self.folder}/floors", after, limit=1):
+        if self._is_overtaken(number):
             raise _OvertakenError
         log_id = _read_log_id(self.objects)
         if log_id != self.state.log_id:
@@ -249,15 +272,12 @@ class BucketLog:
         last = -1
         while True:
             fault = self._load_checkpoint()
-            try:
-                self._check_floors(self.state.number + 1)
-            except _OvertakenError:
-                if self.state.number <= last:
-                    reason = "no checkpoint beside its newest floor can be read"
-                    raise self._unopened(reason) from fault
-                last = self.state.number  # a floor that has risen since has a newer checkpoint
-            else:
+            if not self._is_overtaken(self.state.number + 1):
                 return
+            if self.state.number <= last:
+                reason = "no checkpoint beside its newest floor can be read"
+                raise self._unopened(reason) from fault
+            last = self.state.number  # a floor that has risen since has a newer checkpoint
 
     def _load_checkpoint(self) -> CheckpointError | None:
         """Take the state of the newest checkpoint; return why a newer one could not be read."""
@@ -380,7 +400,7 @@ class BucketLog:
 
     def _settle(self, commit: BucketCommit, tail_seen: _Moment | None) -> None:
         """Go on to a commit that an answer has shown, once the answer may be trusted."""
-        if not self._has_credit():
+        if not self.has_credit():
             self._check_floors(commit.number)
         self._apply(commit)
         if tail_seen is not None:
@@ -399,7 +419,8 @@ class BucketLog:
     def _checkpoint_if_due(self) -> None:
         """Write a checkpoint where opening the log costs more than that; no outcome matters."""
         since, size = self._commits_since, self._bytes_since
-        is_due = since >= _COMMITS_BETWEEN and size >= self._checkpoint_bytes
+        weighs_enough = size * _CHECKPOINT_WEIGHT >= self._checkpoint_bytes
+        is_due = since >= _COMMITS_BETWEEN and weighs_enough
         if not is_due and since < _MOST_COMMITS_BETWEEN:
             return
         self._commits_since = self._bytes_since = 0

@@ -32,7 +32,6 @@ from kafkalog.streaming.records.batch_layout import HEADER_SIZE, OVERHEAD
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
-    from threading import Lock
 
     from kafkalog.checkpoints.bucket_state import BucketState, Extent
     from kafkalog.files.objects import Objects
@@ -87,12 +86,7 @@ class BucketRoot(RemoteRoot):
             LogDirectoryError: the store fails, or is none that can hold a log.
             CheckpointError: what lies there cannot be read.
         """
-        opened = remembered(_OpenStores).logs
-        key = (str(self), self.options)
-        if key not in opened:
-            opened.setdefault(key, (system.lock(), BucketLog.create(open_objects(self))))
-        lock, log = opened[key]
-        with lock:
+        with self.open_store().writing() as log:
             yield log
 
 
@@ -110,6 +104,8 @@ def log_place(place: str) -> str:
 
 
 def _holds_log(place: RemoteRoot) -> bool:
+    if (str(place), place.options) in remembered(_OpenStores).by_root:
+        return True
     if place.partition("://")[0] in _OURS_ALONE:
         return open_objects(place).get(STORE) is not None
     path = cast("RemotePath", as_path(place) / STORE)
@@ -125,7 +121,6 @@ class _OpenStores:
 
     def __init__(self) -> None:
         self.by_root: dict[object, BucketStore] = {}
-        self.logs: dict[object, tuple[Lock, BucketLog]] = {}
 
 
 class _Segment(NamedTuple):
@@ -155,18 +150,30 @@ class _Handle:
         """Nothing is held."""
 
 
+class _Shown(NamedTuple):
+    """The files that follow from the state of a log as of one commit."""
+
+    number: int
+    folders: dict[str, list[RemoteEntry]]
+    files: dict[str, bytes | _Segment]
+
+
 class BucketStore:
-    """A store whose files follow from the state of a log; see :class:`~RemotePath`."""
+    """A store whose files follow from the state of a log; see :class:`~RemotePath`.
+
+    What a process reads and writes of a log is one :class:`BucketLog`: it sees its own commits
+    without a request.
+    """
 
     def __init__(self, place: BucketRoot | RemoteRoot, objects: Objects) -> None:
         self._place = place
         self._objects = objects
         self._log: BucketLog | None = None
-        self._lock = system.lock()
+        self._using = system.lock()
+        """Held by whoever asks the log, or adds to it."""
         self._looked_at = -float("inf")
-        self._shown = -1
-        self._folders: dict[str, list[RemoteEntry]] = {}
-        self._files: dict[str, bytes | _Segment] = {}
+        self._shown = _Shown(-1, {}, {})
+        self._caching = system.lock()
         self._numbered: OrderedDict[tuple[str, int], bytes] = OrderedDict()
         self._numbered_bytes = 0
 
@@ -190,10 +197,8 @@ class BucketStore:
 
     def entries(self, key: str) -> list[RemoteEntry] | None:
         """List a folder, as of a moment ago; None if there is nothing under that name."""
-        with self._lock:
-            if system.monotonic() - self._looked_at > self.list_interval_s:
-                self._look()
-            return self._folders.get(key)
+        self._look_if_due()
+        return self._shown.folders.get(key)
 
     @property
     def list_interval_s(self) -> float:
@@ -203,11 +208,42 @@ class BucketStore:
     def listed(self, key: str) -> RemoteEntry | None:
         """Return what the last look says of a file, however old it is."""
         parent, _, name = key.rpartition("/")
-        return next((each for each in self._folders.get(parent, ()) if each.name == name), None)
+        folder = self._shown.folders.get(parent, ())
+        return next((each for each in folder if each.name == name), None)
 
     def forget_listing(self) -> None:
         """Have the next look follow the log again."""
         self._looked_at = -float("inf")
+
+    def show(self, number: int) -> None:
+        """Have the next look follow the log again, unless it has seen a commit already."""
+        if self._shown.number < number:
+            self.forget_listing()
+
+    @contextmanager
+    def writing(self) -> Iterator[BucketLog]:
+        """Lend the log; see :meth:`BucketRoot.writing`."""
+        with self._using:
+            if self._log is None:
+                self._log = BucketLog.create(self._objects)
+            try:
+                yield self._log
+            finally:
+                if self._log.has_credit() and self._log.state.number > self._shown.number:
+                    self._show(self._log.state)
+
+    def _look_if_due(self) -> None:
+        """Follow the log if that is due; what others are about to show is left to them."""
+        if system.monotonic() - self._looked_at > self.list_interval_s:
+            is_needed = self._looked_at == -float("inf")
+            if not self._using.acquire(blocking=is_needed):
+                return
+            try:
+                if system.monotonic() - self._looked_at > self.list_interval_s:
+                    self._look()
+                return
+            finally:
+                self._using.release()
 
     def _look(self) -> None:
         """Follow the log, and show what is new."""
@@ -215,11 +251,12 @@ class BucketStore:
             self._log = BucketLog.open(self._objects)
             if self._log is None:
                 raise LogDirectoryError(f"{self._place} holds no log of kafkalog")
-        state = self._log.follow()
+        self._show(self._log.follow())
+
+    def _show(self, state: BucketState) -> None:
+        if state.number != self._shown.number:
+            self._shown = _Shown(state.number, *_shown(state))
         self._looked_at = system.monotonic()
-        if state.number != self._shown:
-            self._folders, self._files = _shown(state)
-            self._shown = state.number
 
     # Files
 
@@ -229,10 +266,9 @@ class BucketStore:
         Raises:
             FileNotFoundError: there is none.
         """
-        self.entries(_ROOT)
-        found = self._files.get(key)
+        self._look_if_due()
+        found = self._shown.files.get(key)
         if found is None:
-            self.forget_listing()
             raise FileNotFoundError(f"{self.uri_of(key)}: there is no such file")
         if isinstance(found, bytes):
             status = RemoteStatus(-1, _number(key, found.hex()), len(found), -1)
@@ -280,7 +316,7 @@ class BucketStore:
 
     def _numbered_batches(self, extent: Extent) -> bytes:
         key = (extent.object, extent.position)
-        with self._lock:
+        with self._caching:
             found = self._numbered.get(key)
             if found is not None:
                 self._numbered.move_to_end(key)
@@ -293,7 +329,7 @@ class BucketStore:
                 f"{extent.end_offset} of a partition, is gone"
             )
         numbered = number_batches(stored, extent, f"{self._place}/{name}")
-        with self._lock:
+        with self._caching:
             if self._numbered.setdefault(key, numbered) is numbered:
                 self._numbered_bytes += len(numbered)
             while self._numbered_bytes > _CACHE_BYTES and len(self._numbered) > 1:

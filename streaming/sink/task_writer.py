@@ -294,7 +294,7 @@ class TaskWriter:
 
     def _look(self) -> TopicCatalog:
         if self._plan.bucket is not None:
-            self._plan.bucket.open_store().forget_listing()
+            self._plan.bucket.open_store().show(self._plan.newest)
 
         def look() -> TopicCatalog:
             return TopicCatalog.load(self._plan.directories, self._plan.options.topic_policy)

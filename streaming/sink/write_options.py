@@ -516,7 +516,10 @@ class WritePlan:
                     f"option {name!r} is {value}, and a log in an object store takes {known} only"
                 )
         with root.writing() as log:
-            state = log.follow()
+            state = log.state
+            names = {topic.name for topic in state.topics.values()}
+            if options.topic not in names or not log.has_credit():
+                state = log.follow()
         return cls(options, state.log_id, system.time_ns() // 1_000_000, newest=state.number)
 
     @property

@@ -211,6 +211,32 @@ def test_a_log_opens_at_its_newest_checkpoint(objects: MemoryObjects) -> None:
     assert sum(objects.requests.values()) < 250 - 100 + 10
 
 
+def test_opening_a_log_of_ten_thousand_commits_takes_few_requests(objects: MemoryObjects) -> None:
+    log = BucketLog.create(objects)
+    for number in range(10_000):
+        log.commit(batch("w", number))
+    del objects.kept[min(name for name in objects.kept if "/checkpoints/" in name)]
+    objects.requests.clear()
+    again = BucketLog.open(objects)
+    assert again is not None
+    assert again.state.number == 9_900
+    assert again.follow().number == 10_000
+    assert sum(objects.requests.values()) <= 108
+
+
+def test_a_listing_is_not_followed_across_a_gap(objects: MemoryObjects) -> None:
+    log = BucketLog.create(objects)
+    for number in range(30):
+        log.commit(batch("w", number))
+    (late,) = [name for name in objects.kept if name.endswith(f"/commits/{20:020}")]
+    again = BucketLog.open(objects)
+    assert again is not None
+    kept = objects.kept.pop(late)
+    assert again.follow().number == 19
+    objects.kept[late] = kept
+    assert again.follow().number == 30
+
+
 def test_a_checkpoint_that_is_damaged_is_passed_over(objects: MemoryObjects) -> None:
     log = BucketLog.create(objects)
     log.commit(batch("w"))
@@ -350,7 +376,7 @@ RULES = {
     ),
     "a floor voids a commit of one's own": (
         bucket_log,
-        "        if not self._has_credit():\n            self._check_floors(commit.number)\n",
+        "        if not self.has_credit():\n            self._check_floors(commit.number)\n",
         "",
         "cleaned up without a name",
     ),
@@ -392,7 +418,7 @@ if "KAFKALOG_MODEL_LARGE" in os.environ:
         bucket_log,
         "                answer = self.objects.create(name, data)\n",
         """
-                if not self._has_credit():
+                if not self.has_credit():
                     self._check_floors(body.number)
                     self._tail_seen = _Moment.now()
                 answer = self.objects.create(name, data)

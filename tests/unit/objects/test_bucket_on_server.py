@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
@@ -52,6 +53,9 @@ for number in range(int(batches)):
             continue
         break
 """
+
+
+LARGE = {"max.message.bytes": str(4 << 20)}
 
 
 @pytest.fixture(scope="module")
@@ -137,15 +141,49 @@ def test_a_read_sees_what_was_appended_before_it(
         assert kafkalog.read(place, "t", options=options).read_all().num_rows == count
 
 
+def methods(server: ObjectStore) -> Counter[str]:
+    """Count the requests since the last reset, listings apart."""
+    return Counter("LIST" if "list-type" in r.path else r.method for r in server.requests)
+
+
 def test_a_small_append_is_one_put(server: ObjectStore) -> None:
     server.reset()
     place, options = server.uri("counted"), server.options
     rows = pa.table({"value": ["1"]})
     kafkalog.append(place, "t", rows, options=options)
+    for _ in range(2):
+        server.requests.clear()
+        kafkalog.append(place, "t", rows, options=options)
+        assert methods(server) == {"PUT": 1}
     server.requests.clear()
-    kafkalog.append(place, "t", rows, options=options)
-    assert Counter(request.method for request in server.requests)["PUT"] == 1
-    assert not [r for r in server.requests if "list-type" in r.path]
+    kafkalog.append(place, "t", pa.table({"value": [os.urandom(1 << 21)]}), options=LARGE | options)
+    assert methods(server) == {"PUT": 2}
+
+
+def test_an_idle_tail_asks_for_the_next_commit_alone(
+    server: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.reset()
+    place, options = server.uri("idle"), server.options
+    kafkalog.append(place, "t", pa.table({"value": ["1"]}), options=options)
+    now = 1.0
+
+    def clock(seconds: float = 1 / 64) -> float:
+        """Whoever asks for the time has taken some."""
+        nonlocal now
+        now += seconds
+        return now
+
+    monkeypatch.setattr(system, "monotonic", clock)
+    monkeypatch.setattr(system, "sleep", clock)
+    given = {**options, "startingOffsets": "earliest"}
+    tail = kafkalog.tail(place, "t", idle_timeout=60, options=given)
+    assert next(tail).num_rows == 1
+    server.requests.clear()
+    assert list(tail) == []
+    assert methods(server).keys() == {"GET"}
+    assert 55 <= len(server.requests) <= 61
+    assert len({request.name for request in server.requests}) == 1
 
 
 @pytest.mark.parametrize(
@@ -167,6 +205,7 @@ def test_a_log_lies_in_one_place(server: ObjectStore) -> None:
 
 def test_who_does_not_know_such_a_log_yet_says_so(server: ObjectStore) -> None:
     server.reset()
-    place = server.uri("library")
+    place = server.uri("unknown")
+    kafkalog.append(place, "t", pa.table({"value": ["1"]}), options=server.options)
     with pytest.raises(LogDirectoryError, match="kept as objects"):
         kafkalog.get(place, "t", "a", options=server.options)
