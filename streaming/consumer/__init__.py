@@ -2,10 +2,8 @@
 
 ``consumer``, ``consumer_options``
     ``kafkalog.Consumer``: poll, commit, seek, close.
-``joined``
-    membership, heartbeats, and where the group begins.
 ``fetching``, ``cursors``
-    rows of the partitions that a member has, and how far it has come.
+    rows of the partitions that a member has, where they begin, and how far it has come.
 ``query_member``, ``query_control``
     a streaming query that has joined a group: its membership, and its offsets.
 

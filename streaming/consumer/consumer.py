@@ -12,13 +12,16 @@ or raised, is called again.
 
 from __future__ import annotations
 
+import functools
+import logging
 import os
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kafkalog.errors import (
     CommitError,
+    FencedMemberError,
     KafkaLogError,
     OffsetOutOfRangeError,
     OptionError,
@@ -27,11 +30,10 @@ from kafkalog.errors import (
 from kafkalog.files.closing import Closing
 from kafkalog.files.deferred_signals import Interrupted, shielded, shielded_step
 from kafkalog.files.system import system
-from kafkalog.model import TopicPartition, validate_topic_name
+from kafkalog.model import TopicPartition, listed, validate_topic_name
 from kafkalog.streaming.consumer.consumer_options import check_callbacks, parse_options
 from kafkalog.streaming.consumer.cursors import Cursors
-from kafkalog.streaming.consumer.fetching import Fetched, Fetcher
-from kafkalog.streaming.consumer.joined import Joined, check_strategy, refusing
+from kafkalog.streaming.consumer.fetching import Fetched, Fetcher, beginnings
 from kafkalog.streaming.groups.group_commits import GroupCommits
 from kafkalog.streaming.groups.liveness import LOOK_S
 from kafkalog.streaming.options.bridge import crosses_border
@@ -54,12 +56,16 @@ if TYPE_CHECKING:
     from kafkalog.streaming.commit.attached_records import AttachedRecords
     from kafkalog.streaming.groups.group_commits import Move
     from kafkalog.streaming.groups.group_log import GroupState
+    from kafkalog.streaming.groups.membership import GroupMember
     from kafkalog.streaming.source.arguments import OptionValues, Paths
+    from kafkalog.streaming.store.log_set import LogSet
     from kafkalog.streaming.store.session import Condition
 
     Callback: TypeAlias = Callable[[list[TopicPartition]], object]
 
 __all__ = ["Consumer"]
+
+_LOGGER: Final = logging.getLogger("kafkalog.groups")
 
 
 class _Due(NamedTuple):
@@ -122,7 +128,7 @@ class Consumer(Closing):
         ensure_set(self._options.paths, self._options.policy)
         self._process = system.process_id()
         self._cursors = Cursors()
-        self._joined: Joined | None = None
+        self._member: GroupMember | None = None
         self._round_s: float | None = None
         self._state: GroupState | None = None
         """The group as of the last round that came to its end."""
@@ -211,15 +217,15 @@ class Consumer(Closing):
                 "an append with this Consumer failed, so what it has read is not done: try the "
                 "same append again, or poll, which returns these rows again"
             )
-        if self._is_unsure and self._joined is not None:
+        if self._is_unsure and self._member is not None:
             stands = self._commits.look().positions
             moves = self._cursors.moves()
             done = {key: move for key, move in moves.items() if stands.get(key) == move.end}
             self._cursors.committed(done)
         moves = self._moves()
-        if self._joined is not None and moves:
+        if self._member is not None and moves:
             self._is_unsure = True
-            self._joined.member.commit(moves)
+            self._member.commit(moves)
         self._is_unsure = False
         self._cursors.committed(moves)
 
@@ -303,22 +309,22 @@ class Consumer(Closing):
             return
         self._check_no_callback("close")
         try:
-            if calls_back and not self._has_failed and self._joined is not None:
+            if calls_back and not self._has_failed and self._member is not None:
                 had = self.assignment
-                if had and not self._joined.is_overdue and self._on_revoke is not None:
+                if had and not self._member.is_overdue and self._on_revoke is not None:
                     self._call_back(self._on_revoke, had)
         finally:
             self._end()
 
     @shielded_step
     def _end(self) -> None:
-        joined = self._joined
+        member = self._member
         try:
-            if joined is not None:
+            if member is not None:
                 try:
-                    joined.leave()
+                    member.leave()
                 except Interrupted:
-                    joined.leave()  # the last member leaves an empty group, if that is possible
+                    member.leave()  # the last member leaves an empty group, if that is possible
                     raise
         finally:
             self._is_closed = True
@@ -373,8 +379,8 @@ class Consumer(Closing):
         self, moves: Mapping[TopicPartition, Move]
     ) -> tuple[Condition, Sequence[AttachedRecords]]:
         group = self._commits.group
-        if self._joined is None:
-            return refusing(f"the Consumer of group {group!r} has not polled yet"), ()
+        if self._member is None:
+            return _refusing(f"the Consumer of group {group!r} has not polled yet"), ()
         if self._cursors.taken:
             taken = ", ".join(map(str, sorted(self._cursors.taken)))
             text = (
@@ -382,8 +388,8 @@ class Consumer(Closing):
                 "committed: nothing was written. Drop these rows; poll returns again those that "
                 "are still this member's"
             )
-            return refusing(text), ()
-        fence = self._commits.fence(self._joined.member_id, moves)
+            return _refusing(text), ()
+        fence = self._commits.fence(self._member.member_id, moves)
         now_ms = system.time_ns() // 1_000_000
         return fence, [self._commits.attach(moves, now_ms)] if moves else ()
 
@@ -402,22 +408,45 @@ class Consumer(Closing):
     def _advance(self) -> _Due | None:
         """Do what the group asks for, and read; returns a callback that has to come first."""
         self._settle()
-        joined = self._join()
-        joined.polled()
+        member = self._join()
+        self._check_in_time(member)
+        member.polled()
         self._act_upon_callback()
-        due = self._take_part(joined)
+        due = self._take_part(member)
         if due is not None:
             return due
         if self._fetched is not None and not self._comes_next(self._fetched):
             self._fetched = None
-        return None if self._fetched is not None else self._read_on(joined)
+        return None if self._fetched is not None else self._read_on(member)
 
-    def _join(self) -> Joined:
-        if self._joined is None:
-            joined = Joined(self._commits, self._options, self._topics, self._read)
-            joined.begin()
-            self._joined = joined
-        return self._joined
+    def _join(self) -> GroupMember:
+        """Join, and say from now on that it lives.
+
+        A topic that is not there yet is waited for, which a misspelt name should not do in silence.
+        """
+        if self._member is None:
+            missing = sorted(self._topics - self._commits.topics())
+            if missing:
+                text = "group %s waits for topics that are not there yet: %s"
+                _LOGGER.warning(text, self._commits.group, listed(missing))
+            member = self._options.new_member(
+                self._commits,
+                self._topics,
+                instance=self._options.instance,
+                beginnings_of=functools.partial(beginnings, self._read),
+            )
+            member.join()
+            member.start_heartbeats()
+            self._member = member
+        return self._member
+
+    def _check_in_time(self, member: GroupMember) -> None:
+        if member.is_overdue:
+            raise FencedMemberError(
+                f"member {member.member_id!r} was not polled for kafka.max.poll.interval.ms "
+                f"({self._options.max_poll_interval_ms} ms), and has left its group: join again, "
+                "take less at once, or give it more time"
+            )
 
     def _act_upon_callback(self) -> None:
         called, self._called = self._called, None
@@ -430,7 +459,7 @@ class Consumer(Closing):
         else:
             self._got.difference_update(called.partitions)
 
-    def _take_part(self, joined: Joined) -> _Due | None:
+    def _take_part(self, member: GroupMember) -> _Due | None:
         """Take part in decisions, ten times a second at most unless something is amiss."""
         now_s = system.monotonic()
         is_due = self._round_s is None or now_s - self._round_s >= LOOK_S
@@ -438,11 +467,10 @@ class Consumer(Closing):
         if not (is_due or is_amid or self._has_failed or not self._cursors.since):
             return None
         self._round_s = now_s
-        return self._round(joined)
+        return self._round(member)
 
-    def _round(self, joined: Joined) -> _Due | None:
-        state = joined.member.round()
-        check_strategy(joined.member, self._options.strategy, state.record)
+    def _round(self, member: GroupMember) -> _Due | None:
+        state = member.round()
         if state is self._state and not (self._has_failed or self._fetcher.recreated):
             return None  # nothing was committed since
         self._state = None  # until all of it was followed
@@ -450,14 +478,14 @@ class Consumer(Closing):
             self._cursors.go_back(state.positions)
             self._fetcher.begin(self._cursors.positions, state.batches)
             self._has_failed = False
-        now = {key: joined.member.since(key) for key in joined.member.assigned}
+        now = {key: member.since(key) for key in member.assigned}
         self._note_lost(now, state)
         if self._lost and self._on_revoke is not None:
             return _Due(self._on_revoke, sorted(self._lost), is_revoked=True)
         for key in self._lost:
             self._drop(key)
         self._lost.clear()
-        joined.member.give_up(joined.member.revoked)
+        member.give_up(member.revoked)
         new = sorted(key for key in now.keys() & state.positions.keys() if key not in self._cursors)
         for key in new:
             self._cursors.add(key, now[key], state.positions[key])
@@ -489,14 +517,14 @@ class Consumer(Closing):
         """Whether rows that were read still are what comes next of a partition."""
         return self._cursors.wanted.get(found.partition) == found.begin
 
-    def _read_on(self, joined: Joined) -> _Due | None:
+    def _read_on(self, member: GroupMember) -> _Due | None:
         """Read until there are rows, which wait in ``_fetched``, or nothing is new."""
         while True:
             try:
                 found = self._fetcher.next(self._cursors.wanted)
             except UnknownTopicOrPartitionError:
                 before, is_recreated = self._cursors.since, bool(self._fetcher.recreated)
-                due = self._round(joined)
+                due = self._round(member)
                 if due is not None or self._fetcher.recreated:
                     return due  # a topic that was recreated waits for its group to notice
                 if self._cursors.since == before and not is_recreated:
@@ -514,9 +542,9 @@ class Consumer(Closing):
     def _go_back(self, key: TopicPartition, end: int) -> None:
         """Let the group stand where a log ends: else it would pass over what comes there."""
         move = self._cursors.back(key, end)
-        if move is not None and self._joined is not None:
+        if move is not None and self._member is not None:
             if self._commits.look().positions.get(key) != end:
-                self._joined.member.commit({key: move})
+                self._member.commit({key: move})
             self._cursors.add(key, move.since, end)
 
     def _call_back(self, callback: Callback, partitions: list[TopicPartition]) -> None:
@@ -546,3 +574,12 @@ class Consumer(Closing):
             )
         if self._is_closed:
             raise KafkaLogError(f"the Consumer of group {group!r} is closed")
+
+
+def _refusing(text: str) -> Condition:
+    """Return a condition of a commit that never holds."""
+
+    def refuse(_: LogSet) -> None:
+        raise FencedMemberError(text)
+
+    return refuse

@@ -1,4 +1,4 @@
-"""The options of a Consumer: of its group by Kafka's names, and the source's that fit."""
+"""The options of a member: of its group by Kafka's names, and the source's that fit."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from kafkalog.errors import OptionError
+from kafkalog.files.system import system
+from kafkalog.streaming.groups.membership import GroupMember
+from kafkalog.streaming.groups.rebalance import MemberSettings
 from kafkalog.streaming.options.declaring import (
     Options,
     Rules,
@@ -28,10 +31,17 @@ from kafkalog.streaming.source.arguments import joined, texts, topic_names
 from kafkalog.streaming.store.policy import SetPolicy
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping, Sequence
+    from typing import TypeAlias
 
+    from kafkalog.model import TopicPartition
+    from kafkalog.streaming.groups.group_commits import GroupCommits
     from kafkalog.streaming.options.declaring import Option
     from kafkalog.streaming.source.arguments import OptionValues, Paths
+
+    Beginnings: TypeAlias = Callable[
+        [Sequence[TopicPartition], Sequence[TopicPartition]], Mapping[TopicPartition, int]
+    ]
 
 __all__ = ["ConsumerOptions", "check_callbacks", "options_of_source", "parse_options"]
 
@@ -153,6 +163,37 @@ class ConsumerOptions(Options):
             is_durable=self.flush == "commit",
             may_grow=False,
         )
+
+    def new_member(
+        self,
+        commits: GroupCommits,
+        topics: frozenset[str],
+        *,
+        instance: str | None,
+        beginnings_of: Beginnings,
+    ) -> GroupMember:
+        """Make a member of a group, which has not joined yet; see :class:`.GroupMember`."""
+        settings = MemberSettings(
+            topics,
+            instance,
+            self.client_id,
+            system.host_name(),
+            self.session_timeout_ms,
+            self.longest_rebalance_ms,
+        )
+        return GroupMember(
+            commits,
+            settings,
+            self.strategy,
+            beginnings_of=beginnings_of,
+            heartbeat_interval_ms=self.heartbeat_interval_ms,
+            max_poll_interval_ms=self.max_poll_interval_ms,
+        )
+
+    @property
+    def longest_rebalance_ms(self) -> int:
+        """How long a member may take to give partitions up."""
+        return self.rebalance_timeout_ms or self.max_poll_interval_ms
 
 
 def options_of_source() -> list[Option]:

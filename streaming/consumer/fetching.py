@@ -10,14 +10,15 @@ from kafkalog.errors import DataLossError, OffsetOutOfRangeError, UnknownTopicOr
 from kafkalog.files.deferred_signals import pause
 from kafkalog.streaming.source.end_offsets import EndOffsets
 from kafkalog.streaming.source.loss import LossPolicy
+from kafkalog.streaming.source.offsets import LATEST
 from kafkalog.streaming.source.planner import plan_splits, readable_ranges
 from kafkalog.streaming.source.reading import read_split
 from kafkalog.streaming.source.schema import RowSchema
-from kafkalog.streaming.source.start import PositionValidator
+from kafkalog.streaming.source.start import PositionValidator, resolve_start, starting_bound
 from kafkalog.streaming.source.subscription import Subscription
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     import pyarrow as pa
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from kafkalog.streaming.options.read_options import ReadOptions
     from kafkalog.streaming.source.planner import LogSplit
 
-__all__ = ["Fetched", "Fetcher"]
+__all__ = ["Fetched", "Fetcher", "beginnings"]
 
 
 class Fetched(NamedTuple):
@@ -254,3 +255,36 @@ class Fetcher:
         if known is None or found is None or known == found:
             return False
         return not self._logs.is_changed_id(key.topic, known, found)
+
+
+# ----------------------------------------------------------------------------------------------
+# Where a group begins in partitions in which it has no position yet.
+
+
+def beginnings(
+    options: ReadOptions, first: Sequence[TopicPartition], late: Sequence[TopicPartition]
+) -> dict[TopicPartition, int]:
+    """Return the offsets that a group begins at.
+
+    Args:
+        options: of the member that decides; they say where ``first`` begin.
+        first: partitions of topics that are new to the group.
+        late: partitions that a topic of the group has got since. They begin at their log start.
+
+    Raises:
+        UnknownTopicOrPartitionError: one is not there any more.
+        OptionError: one has no record with the timestamp to start at.
+    """
+    wanted = {*first, *late}
+    logs = EndOffsets.of(options, wanted.__contains__)
+    ends = logs.look()
+    missing = sorted(wanted - ends.keys())
+    if missing:
+        raise UnknownTopicOrPartitionError(
+            f"{', '.join(map(str, missing))} cannot be assigned: it is gone from "
+            f"{', '.join(map(str, options.paths))} since the group looked"
+        )
+    bound = starting_bound(options, default=LATEST)
+    strategy = options.starting_timestamp_strategy
+    found = resolve_start(bound, {key: ends[key] for key in first}, logs, when_none=strategy)
+    return {**found, **{key: logs.log_start(key) for key in late}}

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Final
 
 from kafkalog.errors import DataLossError, FencedMemberError
 from kafkalog.files.deferred_signals import pause
-from kafkalog.streaming.consumer.joined import beginnings
+from kafkalog.streaming.consumer.fetching import beginnings
 from kafkalog.streaming.consumer.query_member import QueryMember, instance_of, member_options
 from kafkalog.streaming.source.admission import BatchLimits, IdlePacer
 from kafkalog.streaming.source.end_offsets import CompletenessCheck, EndOffsets

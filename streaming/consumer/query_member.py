@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from dataclasses import replace
 from pathlib import Path
@@ -16,33 +17,28 @@ from kafkalog.errors import (
     OptionError,
 )
 from kafkalog.files.atomic import create_atomically, make_with_parents
-from kafkalog.files.deferred_signals import pause, start_thread_if_possible
+from kafkalog.files.deferred_signals import pause
 from kafkalog.files.regular import fsync_directory
 from kafkalog.files.system import system
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.consumer.consumer_options import ConsumerOptions
-from kafkalog.streaming.consumer.joined import check_strategy
 from kafkalog.streaming.groups.group_commits import GroupCommits, Move
 from kafkalog.streaming.groups.liveness import LOOK_S
 from kafkalog.streaming.groups.member_files import MemberFolder, sign_name
-from kafkalog.streaming.groups.membership import InstanceLock, Membership
+from kafkalog.streaming.groups.membership import InstanceLock
 from kafkalog.streaming.groups.planned_commit import Plan, load_plan, save_plan
-from kafkalog.streaming.groups.rebalance import MemberSettings
 from kafkalog.streaming.options.declaring import options_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from typing import TypeAlias
+    from collections.abc import Mapping, Sequence
 
+    from kafkalog.streaming.consumer.consumer_options import Beginnings
     from kafkalog.streaming.groups.group_log import GroupState
+    from kafkalog.streaming.groups.membership import GroupMember
     from kafkalog.streaming.log.history import LastBatch
     from kafkalog.streaming.options.read_options import ReadOptions
     from kafkalog.streaming.source.offsets import OffsetJson
     from kafkalog.streaming.source.subscription import Subscription
-
-    Beginnings: TypeAlias = Callable[
-        [Sequence[TopicPartition], Sequence[TopicPartition]], Mapping[TopicPartition, int]
-    ]
 
 __all__ = [
     "MEMBER_NAME_FILE",
@@ -153,7 +149,7 @@ def instance_of(options: ReadOptions) -> str:
 # end.
 #
 # Spark asks, and between two questions a micro-batch runs elsewhere, of which the source hears
-# nothing. A thread says meanwhile that the member lives. It also takes note of what is decided,
+# nothing. The member's thread says meanwhile that it lives. It also takes note of what is decided,
 # and gives up partitions that are revoked: at once those of which the running batch reads
 # nothing, and the others when the batch has ended. That is when Spark asks what follows it, or
 # when the group's positions have reached the end of its plan. So nobody waits for the query's
@@ -183,7 +179,7 @@ class QueryMember:
     ) -> None:
         """Take where the group is kept, and how it takes part under its name; nothing is joined.
 
-        ``beginnings`` says where the group begins, see :class:`~.membership.Membership`.
+        ``beginnings`` says where the group begins, see :class:`~.membership.GroupMember`.
         """
         self._group = group
         self._instance = instance
@@ -195,17 +191,15 @@ class QueryMember:
         wait_ms = min(options.max_block_ms, options.heartbeat_interval_ms)
         self._deciding = GroupCommits(directories, group, replace(options.policy, wait_ms=wait_ms))
         self._folder = self._commits.folder()
-        self._rebalance_s = (options.rebalance_timeout_ms or options.max_poll_interval_ms) / 1000
+        self._rebalance_s = options.longest_rebalance_ms / 1000
         self._mutex = system.lock()
-        self._member: Membership | None = None
+        self._member: GroupMember | None = None
         self._lock = InstanceLock(self._folder, group, instance)
         self._running: Plan | None = None
         """The plan of the batch that runs, as far as is known."""
         self._rests_at: OffsetJson | None = None
         self._state: GroupState | None = None
-        self._asked_s = system.monotonic()
         self._is_stopped = False
-        self._is_overdue = False
         self._has_said_at_least_once = False
 
     def take_part(self) -> None:
@@ -221,18 +215,20 @@ class QueryMember:
             KafkaLogError: the group cannot be looked at, or a decision not be written.
         """
         with self._mutex:
-            self._check_overdue()
-            self._asked_s = system.monotonic()
+            self._check_in_time()
             try:
                 if self._member is None:
                     self._join()
                 else:
+                    self._member.polled()
                     self._round(self._member)
             except FencedMemberError:
                 if self._running is not None or self._is_replaced(self._member):
                     raise
                 _LOGGER.info("%s of group %s joins again", self._instance, self._group)
                 self._lock.close()
+                if self._member is not None:
+                    self._member.fall_silent()
                 self._join()
 
     def settle(self) -> None:
@@ -352,35 +348,21 @@ class QueryMember:
     def stop(self) -> None:
         """Fall silent, as a static member does: started again soon it goes on."""
         self._is_stopped = True
+        if self._member is not None:
+            self._member.fall_silent()
         self._lock.close()
 
-    def look(self) -> bool:
-        """Do what is due between two calls; return whether there is anything left to do."""
-        member = self._member
-        if self._is_stopped or member is None:
-            return False
-        if (system.monotonic() - self._asked_s) * 1000 > self._options.max_poll_interval_ms:
-            self._is_overdue = True
-            return False
+    def _look(self, member: GroupMember) -> None:
+        """Take part between two calls; during one, only say that the member lives."""
+        if not self._mutex.acquire(blocking=False):
+            member.beat()
+            return
         try:
-            if self._mutex.acquire(blocking=False):
-                try:
-                    self._round(member)
-                finally:
-                    self._mutex.release()
-            else:
-                member.beat()
-        except FencedMemberError:
-            return False  # the next call finds out
-        except (KafkaLogError, OSError) as error:
-            _LOGGER.debug("a member cannot look at its group: %s", error, exc_info=error)
-        return True
+            self._round(member)
+        finally:
+            self._mutex.release()
 
-    def _run(self, member: Membership) -> None:
-        while self._member is member and self.look():
-            system.sleep(LOOK_S)
-
-    def _is_replaced(self, member: Membership | None) -> bool:
+    def _is_replaced(self, member: GroupMember | None) -> bool:
         """Return whether another process is a member by this name now."""
         own = set() if member is None else {sign_name(self._group, member.member_id)}
         return bool(self._counters().keys() - own)
@@ -388,20 +370,11 @@ class QueryMember:
     def _join(self) -> None:
         before = self._commits.look().record
         self._take_name()
-        settings = MemberSettings(
-            self._wanted_topics(),
-            self._instance,
-            self._options.client_id,
-            system.host_name(),
-            self._options.session_timeout_ms,
-            int(self._rebalance_s * 1000),
-        )
-        member = Membership(
+        member = self._options.new_member(
             self._deciding,
-            settings,
-            self._options.strategy,
+            self._wanted_topics(),
+            instance=self._instance,
             beginnings_of=self._beginnings,
-            heartbeat_interval_ms=self._options.heartbeat_interval_ms,
         )
         member.join()
         try:
@@ -413,7 +386,8 @@ class QueryMember:
         plan = load_plan(self._folder, self._group, self._instance)
         self._running = plan if plan is not None and plan.member in before.members else None
         self._member = member
-        start_thread_if_possible(self._run, member)
+        if not self._is_stopped:
+            member.start_heartbeats(functools.partial(self._look, member))
         self._round(member)
 
     def _take_name(self) -> None:
@@ -446,13 +420,11 @@ class QueryMember:
             if sign.presence is not None and sign.presence.settings.instance == self._instance
         }
 
-    def _wait_until_in(self, member: Membership) -> None:
+    def _wait_until_in(self, member: GroupMember) -> None:
         deadline = system.monotonic() + self._rebalance_s
         while True:
             self._round(member)
-            record = self._commits.look().record
-            check_strategy(member, self._options.strategy, record)
-            if member.member_id in record.members:
+            if member.member_id in self._commits.look().record.members:
                 return
             if system.monotonic() > deadline:
                 raise KafkaLogError(
@@ -462,7 +434,7 @@ class QueryMember:
                 )
             pause(LOOK_S)
 
-    def _round(self, member: Membership) -> None:
+    def _round(self, member: GroupMember) -> None:
         """Take part, and give up what is revoked and not being read."""
         member.subscribe(self._wanted_topics())
         try:
@@ -484,7 +456,7 @@ class QueryMember:
         names = self._deciding.topics()
         return frozenset(each for each in names if wanted.selects(TopicPartition(each, 0)))
 
-    def _left_by_sink(self, plan: Plan, member: Membership) -> dict[TopicPartition, Move]:
+    def _left_by_sink(self, plan: Plan, member: GroupMember) -> dict[TopicPartition, Move]:
         """Return how far a batch has come where the group does not know it."""
         stands = self._commits.look().positions
         held = member.assigned | member.revoked
@@ -518,15 +490,15 @@ class QueryMember:
                 self._group,
             )
 
-    def _check_overdue(self) -> None:
-        if self._is_overdue:
+    def _check_in_time(self) -> None:
+        if self._member is not None and self._member.is_overdue:
             raise FencedMemberError(
                 f"instance {self._instance!r} of group {self._group!r} was not asked for a batch "
                 f"for kafka.max.poll.interval.ms ({self._options.max_poll_interval_ms} ms), and "
                 "fell silent: start the query again, with more time or none of that option"
             )
 
-    def _joined(self) -> Membership:
+    def _joined(self) -> GroupMember:
         if self._member is None:
             raise KafkaLogError(f"the query has not joined group {self._group!r} yet")
         return self._member

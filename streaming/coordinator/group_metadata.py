@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 
 __all__ = [
-    "GroupMember",
     "GroupMetadata",
+    "MemberMetadata",
     "decode_group_metadata",
     "encode_assignment",
     "encode_group_id",
@@ -166,7 +166,7 @@ _NO_GENERATION: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
-class GroupMember:
+class MemberMetadata:
     """A member as the coordinator keeps it; times in ms."""
 
     member_id: str
@@ -186,7 +186,7 @@ class GroupMetadata:
     generation: int
     protocol: str | None
     leader: str | None
-    members: tuple[GroupMember, ...]
+    members: tuple[MemberMetadata, ...]
     protocol_type: str = CONSUMER_PROTOCOL_TYPE
     timestamp_ms: int = NO_TIMESTAMP
 
@@ -221,7 +221,7 @@ def encode_group_metadata(group: GroupMetadata) -> bytes:
     return b"".join(parts)
 
 
-def _member(member: GroupMember) -> bytes:
+def _member(member: MemberMetadata) -> bytes:
     return b"".join(
         (
             _nullable_string(member.member_id),
@@ -253,9 +253,9 @@ def decode_group_metadata(data: bytes) -> GroupMetadata:
     )
 
 
-def _decoded_member(fields: Fields) -> GroupMember:
+def _decoded_member(fields: Fields) -> MemberMetadata:
     session, rebalance = fields["sessionTimeout"], fields["rebalanceTimeout"]
-    return GroupMember(
+    return MemberMetadata(
         member_id=fields["memberId"],
         instance_id=fields["groupInstanceId"],
         client_id=fields["clientId"],

@@ -1,28 +1,34 @@
-"""Membership of one member: join, rebalance, learn the assignment, leave.
+"""One member of a group: it joins, says that it lives, takes part in rebalances, and leaves.
 
-Time passes in rounds (:meth:`Membership.round`). Who holds it decides when one is due. In a round a
-member
+Time passes in rounds (:meth:`GroupMember.round`). Who holds it, a Consumer or a query, decides when
+one is due. In a round a member
 
 1. says that it lives, if a heartbeat is due;
 2. looks at the group's record, and at who lives;
 3. decides the next generation, if one follows: any member may, and one does;
 4. takes note of the present generation, and says so with what it holds.
 
-What it has to give up, it holds until :meth:`Membership.give_up`: its owner ends first what it is
+What it has to give up, it holds until :meth:`GroupMember.give_up`: its owner ends first what it is
 doing with that.
 
-Between rounds a thread of heartbeats may say that it lives, and watch the others
-(:meth:`Membership.beat`). It decides nothing, and takes no lock of the group or the set.
+Between rounds, while its owner works on what it has read, the member's thread looks ten times a
+second (:meth:`GroupMember.look`). It says that the member lives, and watches the others, so that
+somebody knows who was lost when the owner asks (:meth:`GroupMember.beat`). That decides nothing,
+and takes no lock of the group or the set. An owner may have it do more.
+
+An owner that has not asked for more for ``max.poll.interval.ms`` is taken for stuck. Then a member
+leaves; one with a ``group.instance.id`` only falls silent, as Kafka's.
 """
 
 from __future__ import annotations
 
+import logging
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Self
 
-from kafkalog.errors import FencedMemberError
-from kafkalog.files.deferred_signals import pause, shielded_part
+from kafkalog.errors import FencedMemberError, KafkaLogError, OptionError
+from kafkalog.files.deferred_signals import pause, shielded_part, start_thread_if_possible
 from kafkalog.files.system import system
 from kafkalog.streaming.groups.assignors import NO_GENERATION
 from kafkalog.streaming.groups.liveness import LOOK_S, Watch
@@ -50,7 +56,9 @@ if TYPE_CHECKING:
 
     Partitions: TypeAlias = Sequence[TopicPartition]
 
-__all__ = ["GroupLock", "InstanceLock", "Membership"]
+__all__ = ["GroupLock", "GroupMember", "InstanceLock"]
+
+_LOGGER: Final = logging.getLogger("kafkalog.groups")
 
 
 # ----------------------------------------------------------------------------------------------
@@ -133,8 +141,17 @@ _SPARED_S: Final = 0.9 * LOOK_S
 what a clock and a sleep differ by."""
 
 
-class Membership:
-    """A member of a group, in one process. Not thread safe, but for :meth:`beat`."""
+class GroupMember:
+    """A member of a group, in one process. Not thread safe, but for :meth:`look` and its parts."""
+
+    is_overdue = False
+    """Whether its owner was taken for stuck: the member is lost."""
+    _is_silent = False
+    _looked_s = -_SPARED_S
+    _waits_since_s: float | None = None
+    """Since when somebody else has had the group's lock, and nothing was decided."""
+    _nothing_follows: tuple[object, ...] = ()
+    """Of what it was found last that no generation follows from it."""
 
     def __init__(
         self,
@@ -144,6 +161,7 @@ class Membership:
         *,
         beginnings_of: Callable[[Partitions, Partitions], Mapping[TopicPartition, int]],
         heartbeat_interval_ms: int,
+        max_poll_interval_ms: int,
     ) -> None:
         """Take where the group is kept, and what the member says of itself.
 
@@ -154,10 +172,12 @@ class Membership:
             beginnings_of: where the group begins in partitions in which it has no position: in
                 those that it begins with, and in those that have come later.
             heartbeat_interval_ms: how often the member says that it lives.
+            max_poll_interval_ms: for how long its owner may ask for nothing.
         """
         self._commits = commits
         self._beginnings_of = beginnings_of
         self._interval_s = heartbeat_interval_ms / 1000
+        self._longest_s = max_poll_interval_ms / 1000
         self.member_id = f"{settings.instance or settings.client_id}-{system.random_id()}"
         self._folder = commits.folder()
         self._file = MemberFile(self._folder, commits.group, self.member_id)
@@ -165,17 +185,14 @@ class Membership:
         self._watch = Watch(commits.group, longest_step_s=self._interval_s)
         self._watching = system.lock()
         self._of_thread = commits.another(), MemberFolder(self._folder, commits.group)
-        self._nothing_follows: tuple[object, ...] = ()
-        """Of what it was found last that no generation follows from it."""
         self._begun_anew: tuple[GroupState | None, frozenset[TopicPartition]] = None, frozenset()
         """What is to be given anew, as of a state."""
-        self._waits_since_s: float | None = None
-        """Since when somebody else has had the group's lock, and nothing was decided."""
         self._presence = Presence(settings, strategy)
         self._beat_s = system.monotonic()
-        self._looked_s = -_SPARED_S
         self._since: Mapping[TopicPartition, int] = {}
         self._revoked: frozenset[TopicPartition] = frozenset()
+        self._act: Callable[[], object] = self.beat
+        self._polled_s = self._beat_s
 
     @property
     def generation(self) -> int:
@@ -219,11 +236,58 @@ class Membership:
             if said.settings.instance == instance:
                 remove_member(self._folder, self._commits.group, member)
 
+    def start_heartbeats(self, act: Callable[[], object] | None = None) -> None:
+        """Start the thread that looks until :meth:`fall_silent`; it does :meth:`beat`, or ``act``.
+
+        Where no thread can be started, the owner's own rounds have to do.
+        """
+        self._act = act or self.beat
+        try:
+            self.polled()
+            start_thread_if_possible(self._run)
+        except BaseException:
+            self.vanish()  # nobody would say that it lives, nor that it has left
+            raise
+
+    def _run(self) -> None:
+        while self.look():
+            system.sleep(LOOK_S)
+
+    def look(self) -> bool:
+        """Do what is due between two calls; return whether there is anything left to do."""
+        if self._is_silent:
+            return False
+        try:
+            if system.monotonic() - self._polled_s > self._longest_s:
+                self.is_overdue = True
+                if not self._is_static:
+                    self.vanish()
+                return False
+            self._act()
+        except FencedMemberError:
+            return False  # its owner finds out
+        except (KafkaLogError, OSError) as error:
+            _LOGGER.debug("a member cannot look at its group: %s", error, exc_info=error)
+        return True
+
+    def polled(self) -> None:
+        """Take note that its owner asks for more."""
+        self._polled_s = system.monotonic()
+
+    def fall_silent(self) -> None:
+        """Let the thread end at its next look."""
+        self._is_silent = True
+
+    @property
+    def _is_static(self) -> bool:
+        return self._presence.settings.instance is not None
+
     def round(self) -> GroupState:
         """Do what is due, and return the group as it is then.
 
         Raises:
             FencedMemberError: the group went on without the member.
+            OptionError: it would wait for ever to be let in.
             KafkaLogError, OSError: the group cannot be looked at, or a decision not be written.
         """
         if self._commits.is_elsewhere(self._folder):
@@ -239,7 +303,25 @@ class Membership:
         else:
             self._waits_since_s = None
         self._take_note(state.record)
+        self._check_strategy(state.record)
         return state
+
+    def _check_strategy(self, record: GroupRecord) -> None:
+        """Refuse to wait for ever to be let in; members of which none was seen to live may be lost.
+
+        Raises:
+            OptionError: the group's members want partitions to be assigned in another way.
+        """
+        wanted = self._presence.strategy
+        if self.member_id in record.members or record.strategy in {None, wanted}:
+            return
+        with self._watching:
+            has_beaten = self._watch.has_beaten(record.members)
+        if has_beaten:
+            raise OptionError(
+                f"option 'kafka.partition.assignment.strategy' is {wanted}, and the members of the "
+                f"group use {record.strategy}: all of a group use the same"
+            )
 
     def beat(self) -> None:
         """Say that it lives, if that is due, and watch who else does: for another thread.
@@ -253,11 +335,6 @@ class Membership:
             return  # its rounds do that
         commits, members = self._of_thread
         self._read_members(members, commits.look().record)
-
-    def has_seen_beat(self, record: GroupRecord) -> bool:
-        """Return whether it has seen a member of the group say that it lives."""
-        with self._watching:
-            return self._watch.has_beaten(record.members)
 
     def vanish(self) -> None:
         """Let the others go on without it, from whatever thread: it is no member any more."""
@@ -298,17 +375,24 @@ class Membership:
     def leave(self) -> None:
         """Leave, and let the others go on at once; the last one leaves an empty group.
 
-        Raises:
-            KafkaLogError, OSError: it could not decide that. Others will.
+        A static member falls silent, to be replaced by itself.
         """
-        self._file.remove()
-        for waits in (False, *[True] * _MOST_WAITS):
-            if waits:
-                pause(LOOK_S)  # who has the group's lock may not have seen that
-            if self.member_id in self._commits.look().record.members:
-                self._decide()
-            if self.member_id not in self._commits.look().record.members:
-                return
+        self.fall_silent()
+        if self._is_static:
+            return
+        try:
+            self._file.remove()
+            for waits in (False, *[True] * _MOST_WAITS):
+                if waits:
+                    pause(LOOK_S)  # who has the group's lock may not have seen that
+                if self.member_id in self._commits.look().record.members:
+                    self._decide()
+                if self.member_id not in self._commits.look().record.members:
+                    return
+        except (KafkaLogError, OSError) as error:
+            _LOGGER.warning(
+                "%s has left, and others have to decide that: %s", self.member_id, error
+            )
 
     def _beat_if_due(self) -> None:
         now_s = system.monotonic()

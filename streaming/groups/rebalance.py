@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final
 
 from kafkalog.errors import CorruptRecordError
 from kafkalog.streaming.coordinator.group_metadata import (
-    GroupMember,
     GroupMetadata,
+    MemberMetadata,
     encode_assignment,
     encode_subscription,
     listed_partitions,
@@ -123,10 +123,10 @@ class GroupRecord:
         )
 
 
-def _encoded(name: str, member: Member, generation: int) -> GroupMember:
+def _encoded(name: str, member: Member, generation: int) -> MemberMetadata:
     held = sorted(member.held.items())
     settings = member.settings
-    return GroupMember(
+    return MemberMetadata(
         member_id=name,
         instance_id=settings.instance,
         client_id=settings.client_id,
@@ -143,7 +143,7 @@ def _encoded(name: str, member: Member, generation: int) -> GroupMember:
     )
 
 
-def _decoded(member: GroupMember, generation: int) -> Member:
+def _decoded(member: MemberMetadata, generation: int) -> Member:
     # A broker keeps empty bytes of a member that has not been assigned anything yet.
     wish = decode_subscription(member.subscription)
     got = decode_assignment(member.assignment)["assignedPartitions"] if member.assignment else []

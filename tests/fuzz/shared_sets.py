@@ -16,7 +16,7 @@ from kafkalog.checkpoints.commit_state import PREPARED_FILE
 from kafkalog.files.system import system
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.groups.group_commits import OFFSETS_POLICY, GroupCommits, Move
-from kafkalog.streaming.groups.membership import Membership
+from kafkalog.streaming.groups.membership import GroupMember
 from kafkalog.streaming.groups.planned_commit import Plan, load_plan, save_plan
 from kafkalog.streaming.groups.rebalance import MemberSettings
 from kafkalog.streaming.store.policy import SetPolicy
@@ -77,14 +77,15 @@ def commits_of(root: Path) -> GroupCommits:
     return GroupCommits([root / "log"], "g", SetPolicy())
 
 
-def member_of(root: Path, name: str) -> Membership:
+def member_of(root: Path, name: str) -> GroupMember:
     """Make a member that has joined."""
-    member = Membership(
+    member = GroupMember(
         commits_of(root),
         MemberSettings(frozenset({"t"}), None, name, "h", 10_000, 60_000),
         "range",
         beginnings_of=lambda first, late: dict.fromkeys([*first, *late], 0),
         heartbeat_interval_ms=3000,
+        max_poll_interval_ms=300_000,
     )
     member.join()
     return member
@@ -111,7 +112,7 @@ def _grouped(root: Path) -> Ground:
     return ground
 
 
-def _plan(member: Membership, number: int, moves: Mapping[TopicPartition, Move]) -> Plan:
+def _plan(member: GroupMember, number: int, moves: Mapping[TopicPartition, Move]) -> Plan:
     start, end = ({"t": dict.fromkeys("01", at)} for at in (number, number + 1))
     return Plan.new(member.member_id, start, end, moves)
 

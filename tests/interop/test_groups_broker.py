@@ -104,7 +104,7 @@ def read_some(data: Path, group: str, *, count: int = 40, with_rows: bool = Fals
         kafkalog.append(data, "out", out, options=ALLOWED, consumer=reader)
     else:
         reader.commit()
-    reader._joined._heartbeat.stop()  # it does not leave
+    reader._member.fall_silent()  # it does not leave
     return read
 
 

@@ -77,7 +77,8 @@ class Query:
 
     def look(self) -> bool:
         """Do what the thread of heartbeats does, ten times a second."""
-        return self.member.look()
+        member = self.member._member
+        return member is not None and member.look()
 
     def kill(self) -> None:
         """End the run without a word: nothing beats any more, and the system frees the lock."""

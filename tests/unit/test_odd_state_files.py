@@ -33,7 +33,7 @@ from kafkalog.streaming.admin.retention import delete_records
 from kafkalog.streaming.consumer.query_member import MEMBER_NAME_FILE, kept_name
 from kafkalog.streaming.groups.group_commits import GroupCommits, Move
 from kafkalog.streaming.groups.member_files import MEMBER_PREFIX
-from kafkalog.streaming.groups.membership import Membership
+from kafkalog.streaming.groups.membership import GroupMember
 from kafkalog.streaming.groups.planned_commit import Plan, load_plan, save_plan
 from kafkalog.streaming.groups.rebalance import MemberSettings
 from kafkalog.streaming.store.policy import SetPolicy
@@ -213,14 +213,15 @@ def test_a_group_goes_on_without_a_member_whose_file_is_odd(
     keep_groups_small(monkeypatch)
     Writer(tmp_path, topic="t").write(0, rows(["x"]))
 
-    def joined(name: str) -> Membership:
+    def joined(name: str) -> GroupMember:
         settings = MemberSettings(frozenset({"t"}), None, name, "h", 10_000, 60_000)
-        member = Membership(
+        member = GroupMember(
             GroupCommits([tmp_path], "g", SetPolicy()),
             settings,
             "range",
             beginnings_of=lambda first, late: dict.fromkeys([*first, *late], 0),
             heartbeat_interval_ms=3000,
+            max_poll_interval_ms=300_000,
         )
         member.join()
         return member

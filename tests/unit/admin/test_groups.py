@@ -104,19 +104,19 @@ def test_members_write_nothing_while_a_broker_holds_the_directory(
 ) -> None:
     with consumer(log) as reader:
         assert reader.poll(5) is not None
-        joined = reader._joined
-        assert joined is not None
-        joined._heartbeat.stop()
+        member = reader._member
+        assert member is not None
+        member.fall_silent()
         (path,) = log.glob(f"{MEMBER_PREFIX}*")
         clock = itertools.count(system.monotonic())
         monkeypatch.setattr(system, "monotonic", lambda: float(next(clock)))
-        joined.member.beat()
+        member.beat()
         with held_elsewhere(log / LOCK):
             counter = path.read_bytes()[:8]
-            joined.member.beat()
+            member.beat()
             assert path.read_bytes()[:8] == counter
-            for act in (reader.commit, joined.member.join):
+            for act in (reader.commit, member.join):
                 with pytest.raises(KafkaLogError, match="a broker"):
                     act()
-        joined.member.beat()
+        member.beat()
         assert path.read_bytes()[:8] != counter

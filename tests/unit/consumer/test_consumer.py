@@ -38,9 +38,9 @@ from kafkalog.model import TopicPartition
 from kafkalog.streaming.api import append
 from kafkalog.streaming.commit.committer import Committer
 from kafkalog.streaming.consumer.fetching import Fetcher
-from kafkalog.streaming.consumer.joined import Joined
 from kafkalog.streaming.groups.group_commits import GroupCommits
 from kafkalog.streaming.groups.member_files import MEMBER_PREFIX, MemberFile, MemberFolder
+from kafkalog.streaming.groups.membership import GroupMember
 from kafkalog.streaming.groups.rebalance import MemberSettings, Presence
 from kafkalog.streaming.store.ends.tracker import LogEndTracker
 from kafkalog.streaming.store.policy import SetPolicy
@@ -258,8 +258,8 @@ def test_a_member_that_was_lost_publishes_nothing_and_its_rows_are_read_by_other
     late = consumer(folder, options={"kafka.session.timeout.ms": 400})
     rows = late.poll(5)
     assert rows is not None
-    assert late._joined is not None
-    late._joined._heartbeat.stop()  # asleep: its thread, too
+    assert late._member is not None
+    late._member.fall_silent()  # asleep: its thread, too
     with consumer(folder) as other:
         while (found := other.poll(3)) is not None:
             append(folder, "out", output(found), consumer=other)
@@ -426,8 +426,8 @@ def test_members_that_were_killed_keep_nobody_out_who_assigns_otherwise(folder: 
     short = {"kafka.session.timeout.ms": 1000}
     first = consumer(folder, options=short)
     first.poll(5)
-    assert first._joined is not None
-    first._joined._heartbeat.stop()  # as if it was killed
+    assert first._member is not None
+    first._member.fall_silent()  # as if it was killed
     other = {**short, "kafka.partition.assignment.strategy": "sticky"}
     with consumer(folder, options=other) as reader:
         assert reader.poll(60) is not None
@@ -486,9 +486,9 @@ def test_an_idle_member_looks_at_files_that_have_not_changed_and_reads_none(
     with consumer(folder, options=slow_beat) as reader:
         rest(reader)
         reader.poll(0.3)
-        assert reader._joined is not None
-        member = reader._joined.member
-        reader._joined._heartbeat.stop()
+        member = reader._member
+        assert member is not None
+        member.fall_silent()
         time.sleep(0.2)
         for _ in range(2):
             member.round()
@@ -513,9 +513,9 @@ def test_the_thread_of_a_member_does_not_look_again_at_what_its_rounds_look_at(
 
     with consumer(folder, options={"kafka.heartbeat.interval.ms": 50_000}) as reader:
         rest(reader)
-        assert reader._joined is not None
-        member = reader._joined.member
-        reader._joined._heartbeat.stop()
+        member = reader._member
+        assert member is not None
+        member.fall_silent()
         time.sleep(0.2)
         monkeypatch.setattr(MemberFolder, "read", counted)
         now_s = system.monotonic()
@@ -607,8 +607,9 @@ def interrupting(interrupt: Any, original: Any, *, before: bool = False) -> tupl
     [
         (Fetcher, "next"),
         (Fetcher, "_plan"),
-        (Joined, "begin"),
-        (Joined, "polled"),
+        (GroupMember, "join"),
+        (GroupMember, "start_heartbeats"),
+        (GroupMember, "polled"),
         (MemberFile, "say"),
     ],
     ids=lambda given: getattr(given, "__name__", given),
@@ -639,8 +640,8 @@ def test_an_interrupted_close_has_left_the_group(
 ) -> None:
     reader = consumer(folder)
     assert reader.poll(5) is not None
-    method, _ = interrupting(interrupt, Joined.leave, before=True)
-    monkeypatch.setattr(Joined, "leave", method)
+    method, _ = interrupting(interrupt, GroupMember.leave, before=True)
+    monkeypatch.setattr(GroupMember, "leave", method)
     with pytest.raises(AlarmError):
         reader.close()
     assert not list(folder.glob(f"{MEMBER_PREFIX}*"))

@@ -11,8 +11,8 @@ from tests.support.coordinator_corpus import OFFSETS_TOPIC, internal_records
 from kafkalog.errors import CorruptRecordError, OptionError
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.coordinator.group_metadata import (
-    GroupMember,
     GroupMetadata,
+    MemberMetadata,
     decode_group_metadata,
     encode_assignment,
     encode_group_key,
@@ -35,7 +35,7 @@ PARTITIONS = st.lists(
 ).map(sorted)
 INT32 = st.integers(-(2**31), 2**31 - 1)
 MEMBERS = st.builds(
-    GroupMember, NAMES, st.none() | NAMES, NAMES, NAMES, INT32, INT32, st.binary(), st.binary()
+    MemberMetadata, NAMES, st.none() | NAMES, NAMES, NAMES, INT32, INT32, st.binary(), st.binary()
 )
 GROUPS = st.builds(
     GroupMetadata,

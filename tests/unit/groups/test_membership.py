@@ -11,13 +11,13 @@ from tests.support.consuming import keep_groups_small
 from tests.support.sinking import Writer, rows
 from tests.support.sleeping import patch_sleep
 
-from kafkalog.errors import FencedMemberError
+from kafkalog.errors import FencedMemberError, LogDirectoryError
 from kafkalog.files.system import system
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.groups.group_commits import GroupCommits, Move
 from kafkalog.streaming.groups.liveness import LOOK_S
 from kafkalog.streaming.groups.member_files import MEMBER_PREFIX, MemberFile
-from kafkalog.streaming.groups.membership import GroupLock, Membership
+from kafkalog.streaming.groups.membership import GroupLock, GroupMember
 from kafkalog.streaming.groups.rebalance import MemberSettings
 from kafkalog.streaming.store.policy import SetPolicy
 
@@ -40,18 +40,23 @@ class Group:
         writer = Writer(folder, topic="t", numPartitions="3")
         writer.commit(0, writer.stage(0, rows(["x"])))
 
-    def member(self, name: str, *, instance: str | None = None) -> Membership:
-        member = Membership(
+    def member(self, name: str, *, instance: str | None = None) -> GroupMember:
+        member = GroupMember(
             GroupCommits([self.folder], "g", SetPolicy()),
             MemberSettings(frozenset({"t"}), instance, name, "h", 10_000, 60_000),
             "range",
             beginnings_of=lambda first, late: dict.fromkeys([*first, *late], 0),
             heartbeat_interval_ms=3000,
+            max_poll_interval_ms=300_000,
         )
         member.join()
         return member
 
-    def rounds(self, *members: Membership, seconds: float = 0.0) -> None:
+    def files(self) -> list[Path]:
+        """List the files of its members."""
+        return list(self.folder.glob(f"{MEMBER_PREFIX}*"))
+
+    def rounds(self, *members: GroupMember, seconds: float = 0.0) -> None:
         """Let each of them have some rounds; they give up at once what they have to."""
         passed = 0.0
         while True:
@@ -153,6 +158,72 @@ def test_whoever_is_left_decides_what_a_dead_decider_did_not(group: Group) -> No
     del a  # it dies before it sees them
     group.rounds(b, c, seconds=14)
     assert sorted([*b.assigned, *c.assigned]) == T
+
+
+class Thread:
+    """What the thread of a member does, look by look; it has none in these tests."""
+
+    def __init__(self, member: GroupMember, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.acts = 0
+        self.error: Exception | None = None
+        monkeypatch.setattr(system, "start_thread", lambda *_: 0)
+        member.start_heartbeats(self._act)
+
+    def _act(self) -> None:
+        self.acts += 1
+        if self.error is not None:
+            raise self.error
+
+
+def test_it_is_looked_after_until_it_falls_silent(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    member = group.member("a")
+    thread = Thread(member, monkeypatch)
+    assert member.look()
+    thread.error = LogDirectoryError("not mounted for a moment")
+    assert member.look(), "it goes on"
+    member.fall_silent()
+    group.now_s += 600
+    assert not member.look()
+    assert (thread.acts, member.is_overdue, len(group.files())) == (2, False, 1)
+
+
+def test_its_thread_ends_where_others_have_removed_its_file(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    member = group.member("a")
+    Thread(member, monkeypatch).error = FencedMemberError("gone")
+    assert not member.look()
+
+
+@pytest.mark.parametrize("instance", [None, "i"])
+def test_an_owner_that_does_not_ask_for_more_is_stuck(
+    group: Group, monkeypatch: pytest.MonkeyPatch, instance: str | None
+) -> None:
+    member = group.member("a", instance=instance)
+    thread = Thread(member, monkeypatch)
+    group.now_s += 299
+    member.polled()
+    group.now_s += 300
+    assert member.look()
+    group.now_s += 1
+    assert not member.look()
+    assert (thread.acts, member.is_overdue) == (1, True)
+    assert len(group.files()) == (0 if instance is None else 1)
+
+
+def test_a_member_whose_thread_cannot_be_started_has_left(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_memory(*_: object) -> int:
+        raise MemoryError
+
+    member = group.member("a")
+    monkeypatch.setattr(system, "start_thread", no_memory)
+    with pytest.raises(MemoryError):
+        member.start_heartbeats()
+    assert not group.files()
 
 
 class Reader:
@@ -259,7 +330,7 @@ def test_what_was_given_to_a_member_and_revoked_before_it_said_so_has_no_other_o
     group.rounds(a, b)
     assert b.assigned == {T[2]}
     b.leave()
-    say, late = MemberFile.say, list[Membership]()
+    say, late = MemberFile.say, list[GroupMember]()
 
     def later(self: MemberFile, presence: Presence) -> None:
         if not late:  # a has seen that it gets the partition, and not said so yet

@@ -164,9 +164,9 @@ def test_members_that_were_killed_are_waited_for_and_go_with_the_change(
 ) -> None:
     reader = consumer(log)
     reader.poll(5)
-    joined = reader._joined
-    assert joined is not None
-    joined._heartbeat.stop()  # as if it was killed
+    member = reader._member
+    assert member is not None
+    member.fall_silent()  # as if it was killed
     assert list(log.glob(f"{MEMBER_PREFIX}*"))
     clock = let_time_pass_only_while_somebody_waits(monkeypatch)
     began = clock[0]

@@ -8,7 +8,7 @@ import pytest
 from tests.support.consuming import keep_groups_small, make_shared_topic
 from tests.support.joining import Queries
 
-from kafkalog.streaming.consumer.query_member import QueryMember
+from kafkalog.streaming.groups.membership import GroupMember
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,7 +25,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def queries(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Queries]:
     """Make queries whose threads do nothing by themselves: a test calls ``look``."""
-    monkeypatch.setattr(QueryMember, "_run", lambda *_: None)
+    monkeypatch.setattr(GroupMember, "_run", lambda _: None)
     monkeypatch.setattr("kafkalog.streaming.consumer.query_member._DYING_S", 0.0)
     made = Queries(folder, tmp_path)
     yield made

@@ -21,7 +21,7 @@ from kafkalog.model import TopicPartition
 from kafkalog.streaming.api import append
 from kafkalog.streaming.coordinator.group_replay import replay_records
 from kafkalog.streaming.groups.group_commits import GroupCommits
-from kafkalog.streaming.groups.membership import Membership
+from kafkalog.streaming.groups.membership import GroupMember
 from kafkalog.streaming.groups.planned_commit import load_plan
 from kafkalog.streaming.sink.group_writer import GroupWriter
 from kafkalog.streaming.spark.versions import ReadMaxRows
@@ -192,17 +192,17 @@ def test_a_query_that_was_replaced_by_one_of_its_name_does_not_join_again(
 def test_a_query_that_is_lost_while_it_joins_tries_once_more(
     folder: Path, queries: Queries, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    join = Membership.join
-    lost: list[Membership] = []
+    join = GroupMember.join
+    lost: list[GroupMember] = []
 
-    def join_and_be_lost(member: Membership) -> None:
+    def join_and_be_lost(member: GroupMember) -> None:
         join(member)
         if not lost:
             lost.append(member)
             member.vanish()
             monkeypatch.setattr(member, "_interval_s", 0)
 
-    monkeypatch.setattr(Membership, "join", join_and_be_lost)
+    monkeypatch.setattr(GroupMember, "join", join_and_be_lost)
     assert sorted(queries.new("a").batches()) == ALL
     assert lost
 
