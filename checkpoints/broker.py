@@ -120,10 +120,10 @@ def read_checkpoint(path: Path, *, fields: int) -> list[tuple[str, ...]]:
         CheckpointError: the content breaks the format; says in which line.
         LogDirectoryError: not a regular file, or not readable.
     """
-    return parse_checkpoint(read_regular(path, limit=_MAX_BYTES), path, fields=fields)
+    return _parse_checkpoint(read_regular(path, limit=_MAX_BYTES), path, fields=fields)
 
 
-def parse_checkpoint(content: bytes, path: Path, *, fields: int) -> list[tuple[str, ...]]:
+def _parse_checkpoint(content: bytes, path: Path, *, fields: int) -> list[tuple[str, ...]]:
     """Return the entries that the content of ``path`` has, each of exactly ``fields`` words.
 
     Raises:
@@ -236,7 +236,7 @@ def find_offset_checkpoint(directory: Path, name: str) -> dict[TopicPartition, i
         content = read_regular(path, limit=_MAX_BYTES)
         found = _parse_usual_entries(content)
         if found is None:
-            entries = parse_checkpoint(content, path, fields=3)
+            entries = _parse_checkpoint(content, path, fields=3)
             found = {
                 TopicPartition(topic, parse_integer(partition, 32, path, line)): parse_integer(
                     offset, 64, path, line

@@ -17,7 +17,7 @@ from kafkalog.checkpoints.voters import find_voters
 from kafkalog.errors import CheckpointError, LogDirectoryError
 from kafkalog.files.paths import NodePlace, as_path
 from kafkalog.files.remote_path import RemotePath
-from kafkalog.files.system import system
+from kafkalog.files.system import remembered, system
 from kafkalog.files.timeouts import at
 from kafkalog.model import CLUSTER_METADATA_TOPIC, TopicPartition
 from kafkalog.streaming.log.log_dir import (
@@ -228,13 +228,20 @@ class LogDirs:
         return counts
 
 
-@lru_cache(maxsize=8, typed=True)  # a NodePlace equals the text of its path
 def log_dirs_of_set(*directories: Path) -> LogDirs:
     """Return the log directories of a set that this process writes to again and again.
 
     They are listed for each commit. Names that were there before are not parsed again.
     """
-    return LogDirs(directories)
+    return remembered(_LogDirsOfSets).of(*directories)
+
+
+class _LogDirsOfSets:
+    """The log directories of the sets that a process has written to last."""
+
+    def __init__(self) -> None:
+        # by type, too: a NodePlace equals the text of its path
+        self.of = lru_cache(maxsize=8, typed=True)(lambda *directories: LogDirs(directories))
 
 
 def partitions_by_node(
