@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 
 __all__ = [
+    "CHANGES_VERSION",
     "DEFAULT_EXPIRATION_MS",
     "FORMAT_VERSION",
     "LOCK_FILE",
@@ -26,6 +27,7 @@ __all__ = [
     "NO_LEADER",
     "PREPARED_FILE",
     "REPLICATED_VERSION",
+    "SNAPSHOT",
     "STAGED_PREFIX",
     "STATE_FILE",
     "UNFINISHED_FOLDER",
@@ -39,6 +41,7 @@ __all__ = [
     "ReplicaState",
     "Rewritten",
     "SourcePosition",
+    "StateSnapshot",
     "TopicOrigin",
     "TopicState",
     "WriterState",
@@ -282,6 +285,10 @@ PREPARED_FILE: Final = f"{STATE_FILE}.prepared"
 """A state of several nodes that is not decided yet, beside the one in place."""
 
 
+SNAPSHOT: Final = "kafkalog.snapshot"
+"""A file that holds most of a large state; see :mod:`~kafkalog.checkpoints.state_file`."""
+
+
 class CommitStamp(NamedTuple):
     """The sequence number of a commit, and its id; "" where none was noted."""
 
@@ -323,6 +330,9 @@ FORMAT_VERSION: Final = 2
 
 REPLICATED_VERSION: Final = 3
 """The same for one that is: earlier releases refuse it."""
+
+CHANGES_VERSION: Final = 4
+"""Of a large state of a set that is not replicated: what has changed since a snapshot of it."""
 
 UNKNOWN_EPOCH: Final = -1
 """The leader epoch where nobody could tell it (Kafka ``NO_PARTITION_LEADER_EPOCH``)."""
@@ -483,6 +493,28 @@ class WriterState:
         return now_ms - self.time_ms > self.expiration_ms
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class StateSnapshot:
+    """What a large state held at one commit, kept in a file beside ``kafkalog.commit``.
+
+    Args:
+        snapshot_id: drawn at random; part of the file's name.
+        crc: of the file's content, as eight hex digits.
+        size: of the file, in bytes.
+    """
+
+    snapshot_id: str
+    crc: str
+    size: int
+    topics: Mapping[str, TopicState]
+    writers: Mapping[str, WriterState]
+
+    @property
+    def file(self) -> str:
+        """The file's name."""
+        return f"{SNAPSHOT}.{self.snapshot_id}"
+
+
 @dataclass(frozen=True)
 class CommitState:
     """One published state; ``topics`` by topic key, ``writers`` by writer key.
@@ -496,7 +528,8 @@ class CommitState:
     that have made another commit in its place. ``metadata_end`` is where a cluster's metadata ended
     when the settings of topics were taken from it. ``handed_to`` is the cluster that a replicated
     set was handed over to, "" of one that is ours. ``version`` is that of the format it was read
-    in: format 1 knew neither log starts nor leader epochs.
+    in: format 1 knew neither log starts nor leader epochs. ``snapshot`` is the one that it was read
+    with, None of a state that one file holds.
     """
 
     sequence: int
@@ -516,6 +549,7 @@ class CommitState:
     previous: str = ""
     handed_to: str = ""
     version: int = field(default=FORMAT_VERSION, compare=False)
+    snapshot: StateSnapshot | None = field(default=None, compare=False, repr=False)
 
     @property
     def stamp(self) -> CommitStamp:

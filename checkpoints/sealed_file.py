@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 __all__ = [
+    "RESTORE",
     "JsonObject",
     "Sealed",
     "check_fields",
@@ -46,7 +47,7 @@ JsonObject = dict[str, Any]
 MAX_BYTES: Final = 256 << 20
 """A state of a million partitions takes a tenth of it; what is larger is no file of ours."""
 
-_RESTORE: Final = (
+RESTORE: Final = (
     "Restore all log directories of the set from one backup. Or, to continue from what the logs "
     "hold, move the kafkalog.* files of all of them away, and run `kafkalog takeover`: it forgets "
     "who has written what"
@@ -54,10 +55,11 @@ _RESTORE: Final = (
 
 
 class Sealed(NamedTuple):
-    """What a sealed file holds: its version, and its lines below the header."""
+    """What a sealed file holds: its version, its lines below the header, and their checksum."""
 
     version: int
     lines: list[JsonObject]
+    crc: str
 
 
 def seal(format_name: str, version: int, lines: Iterable[Mapping[str, object]]) -> bytes:
@@ -79,7 +81,7 @@ def seal(format_name: str, version: int, lines: Iterable[Mapping[str, object]]) 
 
 
 def read_sealed(
-    path: Path, format_name: str, version: int, *, remedy: str = _RESTORE
+    path: Path, format_name: str, version: int, *, remedy: str = RESTORE
 ) -> Sealed | None:
     """Read a sealed file; None if there is none.
 
@@ -93,7 +95,7 @@ def read_sealed(
 
 
 def unseal(
-    data: bytes, path: Path | str, format_name: str, version: int, *, remedy: str = _RESTORE
+    data: bytes, path: Path | str, format_name: str, version: int, *, remedy: str = RESTORE
 ) -> Sealed:
     """Return what the bytes of a sealed file hold; ``path`` names it in messages.
 
@@ -119,10 +121,10 @@ def unseal(
     lines = [_json_object(line) for line in content.splitlines()]
     if not lines or None in lines:
         raise _damaged(path, "a line of it is no JSON object", remedy)
-    return Sealed(found, [line for line in lines if line is not None])
+    return Sealed(found, [line for line in lines if line is not None], computed)
 
 
-def read_head(path: Path, *, remedy: str = _RESTORE) -> JsonObject | None:
+def read_head(path: Path, *, remedy: str = RESTORE) -> JsonObject | None:
     """Read the first object of a sealed file, and do not look at what comes after it.
 
     Raises:

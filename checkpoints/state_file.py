@@ -41,6 +41,22 @@ partitions and offsets, never paths.
 
 **Format 3** is format 2 of a replicated set, see :mod:`~kafkalog.checkpoints.commit_state`.
 
+**Format 4** is format 2 of a large set. A commit writes what has changed since a snapshot, which
+lies beside the state: ``kafkalog.snapshot.<snapshot id>``. Whoever reads puts the two together.
+
+::
+
+    line 2       also has "snapshot":"<snapshot id>","crc":"1f2e3d4c","gone":["<topic id>","…"]
+    a topic      also has "changed":[0,7]
+
+``crc`` is the checksum in line 1 of the snapshot. ``gone`` are the keys of topics and writers that
+the snapshot has and the state has not. Topics and writers without a line are as in the snapshot. A
+topic with ``changed`` names partitions, durable ends and epochs of these partitions alone; of the
+others they are as in the snapshot. The snapshot has the same lines as a state of format 2, below
+``{"snapshot":"<snapshot id>","set":"…"}``. It is on the disk before the state that names it is
+renamed, so one rename still decides. It is never changed. Once the changes are large, the next
+commit writes another one; the last one but one is removed then.
+
 **Versions.** What a state holds decides in which version it is written. A field or a line that is
 not known is refused: to pass over it would mean to lose it with the next commit. So a release that
 adds one raises the version, for the sets that have need of it, and is given to readers first.
@@ -55,19 +71,27 @@ Kafka's checkpoints when such a state is first written again, see
 
 from __future__ import annotations
 
+import json
+import re
+from dataclasses import replace
+from errno import ENOENT
+from functools import lru_cache
 from itertools import chain, starmap
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from kafkalog.checkpoints.commit_state import (
+    CHANGES_VERSION,
     DEFAULT_EXPIRATION_MS,
     FORMAT_VERSION,
     REPLICATED_VERSION,
+    SNAPSHOT,
     STATE_FILE,
     UNKNOWN_EPOCH,
     CommitState,
     DeletedTopic,
     PartitionState,
     SourcePosition,
+    StateSnapshot,
     TopicOrigin,
     TopicState,
     WriterState,
@@ -78,6 +102,7 @@ from kafkalog.checkpoints.commit_state import (
     topic_key,
 )
 from kafkalog.checkpoints.sealed_file import (
+    RESTORE,
     JsonObject,
     check_fields,
     natural,
@@ -90,11 +115,13 @@ from kafkalog.checkpoints.sealed_file import (
     unknown_content,
 )
 from kafkalog.errors import CheckpointError, InvalidTopicError
+from kafkalog.files.system import remembered, system
 from kafkalog.files.timeouts import stalled
 from kafkalog.model import validate_topic_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+    from collections.abc import Set as AbstractSet
     from pathlib import Path
 
     from kafkalog.checkpoints.sealed_file import Sealed
@@ -107,6 +134,7 @@ __all__ = [
     "names_nodes",
     "parse_topic",
     "parse_writer",
+    "snapshot_of",
     "state_bytes",
     "topic_line",
     "writer_line",
@@ -122,6 +150,8 @@ _TOPIC: Final = frozenset(
 )
 _REPLICATED_HEAD: Final = _HEAD | {"nodes", "former", "controller", "previous", "lentTo"}
 _REPLICATED_TOPIC: Final = _TOPIC | {"replicas"}
+_CHANGES_HEAD: Final = _HEAD | {"snapshot", "crc", "gone"}
+_CHANGED_TOPIC: Final = _TOPIC | {"changed"}
 _DELETED: Final = frozenset({"deleted", "id", "retired"})
 _ORIGIN: Final = frozenset({"set", "id", "positions", "time"})
 _BATCH: Final = frozenset({"batch", "digest", "time", "expiration", "expired"})
@@ -131,21 +161,108 @@ _OF_NO_VERSION: Final[JsonObject] = {"run": "", "fenced": []}
 """What a writer has and the version of a batch write has not."""
 
 
+FEW_ENTRIES: Final = 500
+"""A state of no more partitions, some 8 KiB, is written whole with each commit."""
+_OF_A_WRITER: Final = 8
+"""A writer takes the room of so many partitions."""
+SMALL_CHANGES: Final = 8 << 10
+_SHARE_OF_SNAPSHOT: Final = 16
+"""Changes of a larger share of the snapshot, in bytes, are the beginning of another one."""
+_SNAPSHOT_ID: Final = re.compile(r"[0-9a-f]{32}")
+
+_T = TypeVar("_T")
+
 # Writing
 
 
-def state_bytes(state: CommitState) -> bytes:
-    """Return the content of the file.
+def state_bytes(state: CommitState, snapshot: StateSnapshot | None = None) -> bytes:
+    """Return the content of the file: all of a state, or what has changed since a snapshot.
 
     Raises:
         CheckpointError: nobody could read it again.
     """
+    if snapshot is not None:
+        return seal(STATE_FILE, CHANGES_VERSION, _changes(state, snapshot))
     version = REPLICATED_VERSION if state.is_replicated else FORMAT_VERSION
-    return seal(STATE_FILE, version, _lines(state))
+    return seal(STATE_FILE, version, chain([_head(state)], _lines(state), _deleted_lines(state)))
 
 
-def _lines(state: CommitState) -> Iterable[JsonObject]:
-    yield {
+def snapshot_of(state: CommitState) -> tuple[StateSnapshot, bytes] | None:
+    """Return the snapshot that a state is to be written with, and the bytes of a new one.
+
+    None for a state that is small, and is written whole. No bytes where the snapshot that it was
+    read with still does.
+
+    Raises:
+        CheckpointError: nobody could read it again.
+    """
+    if state.is_replicated or _entries(state) <= FEW_ENTRIES:
+        return None
+    if state.snapshot is not None:
+        changes = len(state_bytes(state, state.snapshot))
+        if changes <= max(SMALL_CHANGES, state.snapshot.size // _SHARE_OF_SNAPSHOT):
+            return state.snapshot, b""
+    snapshot_id = system.random_id().hex
+    lines = chain([{"snapshot": snapshot_id, "set": state.set_id}], _lines(state))
+    data = seal(SNAPSHOT, 1, lines)
+    crc: str = json.loads(data.partition(b"\n")[0])["crc32c"]
+    made = StateSnapshot(snapshot_id, crc, len(data), state.topics, state.writers)
+    return made, data
+
+
+def _entries(state: CommitState) -> int:
+    """Return roughly how many partitions would take as much room as a state."""
+    of_topics = sum(
+        len(topic.partitions) + len(topic.durable_ends) + _OF_A_WRITER * len(topic.versions)
+        for topic in state.topics.values()
+    )
+    return of_topics + _OF_A_WRITER * len(state.writers)
+
+
+def _changes(state: CommitState, snapshot: StateSnapshot) -> Iterable[JsonObject]:
+    gone = chain(snapshot.topics.keys() - state.topics, snapshot.writers.keys() - state.writers)
+    since = {"snapshot": snapshot.snapshot_id, "crc": snapshot.crc, "gone": sorted(gone)}
+    yield _head(state) | since
+    for key, topic in sorted(_differing(state.topics, snapshot.topics)):
+        before = snapshot.topics.get(key)
+        yield topic_line(key, topic) if before is None else _changed_topic(key, topic, before)
+    for key, writer in sorted(_differing(state.writers, snapshot.writers)):
+        yield writer_line(key, writer)
+    yield from _deleted_lines(state)
+
+
+def _differing(now: Mapping[str, _T], before: Mapping[str, _T]) -> list[tuple[str, _T]]:
+    """Return what is new or other; most is the very same object."""
+    found = ((key, each, before.get(key)) for key, each in now.items())
+    return [(key, each) for key, each, old in found if each is not old and each != old]
+
+
+def _changed_topic(key: str, topic: TopicState, before: TopicState) -> JsonObject:
+    pairs: list[tuple[Mapping[int, Any], Mapping[int, Any]]] = [
+        (topic.partitions, before.partitions),
+        (topic.durable_ends, before.durable_ends),
+        (topic.cluster_epochs, before.cluster_epochs),
+    ]
+    changed = {
+        number
+        for now, old in pairs
+        if now is not old
+        for number in chain(old.keys() - now.keys(), (n for n, x in now.items() if old.get(n) != x))
+    }
+    partitions, durable_ends, cluster_epochs = (
+        {number: now[number] for number in changed if number in now} for now, _ in pairs
+    )
+    kept = replace(
+        topic,
+        partitions=partitions,
+        durable_ends=durable_ends,
+        cluster_epochs=cluster_epochs,
+    )
+    return topic_line(key, kept) | {"changed": sorted(changed)}
+
+
+def _head(state: CommitState) -> JsonObject:
+    return {
         "sequence": state.sequence,
         "commit": state.commit_id,
         "set": state.set_id,
@@ -160,10 +277,16 @@ def _lines(state: CommitState) -> Iterable[JsonObject]:
         **({"previous": state.previous} if state.previous and state.is_replicated else {}),
         **({"lentTo": state.handed_to} if state.handed_to else {}),
     }
+
+
+def _lines(state: CommitState) -> Iterable[JsonObject]:
     for key, topic in sorted(state.topics.items()):
         yield topic_line(key, topic)
     for key, writer in sorted(state.writers.items()):
         yield writer_line(key, writer)
+
+
+def _deleted_lines(state: CommitState) -> Iterable[JsonObject]:
     for key, (name, is_retired) in sorted(state.deleted.items()):
         retired = {"retired": True} if is_retired else {}
         yield {"deleted": name, "id": _id_of(key, name), **retired}
@@ -268,14 +391,66 @@ def load_state(directory: Path, name: str = STATE_FILE) -> CommitState | None:
             take the directory for an empty one.
     """
     path = directory / name
-    sealed = read_sealed(path, STATE_FILE, REPLICATED_VERSION)
+    missing = ""
+    while (sealed := read_sealed(path, STATE_FILE, CHANGES_VERSION)) is not None:
+        try:
+            return _parse(path, sealed)
+        except FileNotFoundError as error:
+            if missing == str(error.filename):
+                raise _without_snapshot(path, missing) from error
+            missing = str(error.filename)  # a commit since that was read has written another one
+        except (AttributeError, LookupError, TypeError, ValueError, InvalidTopicError) as error:
+            fault = f"{path} holds what no release of kafkalog has written: {error!r}"
+            raise CheckpointError(fault, fault=fault) from error
+    return None
+
+
+def _without_snapshot(path: Path, missing: str) -> CheckpointError:
+    fault = f"{path} names the snapshot {missing}, which is not there"
+    return CheckpointError(f"{fault}. Nothing was changed. {RESTORE}", fault=fault)
+
+
+def _load_snapshot(directory: Path, snapshot_id: str, crc: str, set_id: str) -> StateSnapshot:
+    """Read a snapshot, or return it as it was read before.
+
+    Raises:
+        FileNotFoundError: there is none of that id.
+        CheckpointError: it is damaged, or another one than the state was written with.
+    """
+    if not _SNAPSHOT_ID.fullmatch(snapshot_id):
+        raise ValueError(f"{snapshot_id!r:.100} is no id of a snapshot")
+    path = directory / f"{SNAPSHOT}.{snapshot_id}"
+    is_now = path.stat()
+    which = (is_now.st_ino, is_now.st_size, is_now.st_mtime_ns)
+    return remembered(_Snapshots).read(path, snapshot_id, crc, set_id, which)
+
+
+class _Snapshots:
+    """The snapshots that this process has read last: they never change."""
+
+    def __init__(self) -> None:
+        self.read = lru_cache(maxsize=16)(_read_snapshot)
+
+
+def _read_snapshot(
+    path: Path, snapshot_id: str, crc: str, set_id: str, which: tuple[int, int, int]
+) -> StateSnapshot:
+    sealed = read_sealed(path, SNAPSHOT, 1)
     if sealed is None:
-        return None
-    try:
-        return _parse(path, sealed)
-    except (AttributeError, LookupError, TypeError, ValueError, InvalidTopicError) as error:
-        fault = f"{path} holds what no release of kafkalog has written: {error!r}"
-        raise CheckpointError(fault, fault=fault) from error
+        raise FileNotFoundError(ENOENT, "there is no such snapshot", str(path))
+    head = sealed.lines[0]
+    if (head.get("snapshot"), head.get("set"), sealed.crc) != (snapshot_id, set_id, crc):
+        raise ValueError(f"{path} is another snapshot than the one of this commit")
+    topics: dict[str, TopicState] = {}
+    writers: dict[str, WriterState] = {}
+    for number, line in numbered(sealed.lines):
+        if "topic" in line:
+            check_topic_line(path, number, line)
+            _add(topics, *parse_topic(line))
+        elif number > 2:
+            check_fields(path, number, line, WRITER_FIELDS)
+            _add(writers, text(line["writer"]), parse_writer(line))
+    return StateSnapshot(snapshot_id, crc, which[1], topics, writers)
 
 
 def names_nodes(directory: Path) -> bool:
@@ -294,15 +469,15 @@ def _parse(path: Path, sealed: Sealed) -> CommitState:
     if sealed.version == 1:
         lines = [_of_format_1(line) for line in lines]
     else:
-        _check_known(path, lines, is_replicated=sealed.version >= REPLICATED_VERSION)
+        _check_known(path, lines, sealed.version)
     head, *others = lines
+    snapshot = None
     topics: dict[str, TopicState] = {}
     writers: dict[str, WriterState] = {}
     deleted: dict[str, DeletedTopic] = {}
     for line in others:
         if "topic" in line:
-            key, topic = parse_topic(line)
-            _add(topics, key, topic)
+            _add(topics, *parse_topic(line))
         elif "deleted" in line:
             name = text(line["deleted"])
             validate_topic_name(name)
@@ -310,6 +485,16 @@ def _parse(path: Path, sealed: Sealed) -> CommitState:
             _add(deleted, _parse_key(name, line["id"]), gone)
         else:
             _add(writers, text(line["writer"]), parse_writer(line))
+    if sealed.version == CHANGES_VERSION:
+        given = (text(head[name]) for name in ("snapshot", "crc", "set"))
+        snapshot = _load_snapshot(path.parent, *given)
+        for line in others:
+            if "changed" in line:
+                key = _parse_key(text(line["topic"]), line["id"])
+                topics[key] = _merged(topics[key], snapshot.topics[key], _numbers(line))
+        lost = frozenset(texts(head["gone"]))
+        topics = {key: it for key, it in snapshot.topics.items() if key not in lost} | topics
+        writers = {key: it for key, it in snapshot.writers.items() if key not in lost} | writers
     return CommitState(
         sequence=natural(head["sequence"]),
         set_id=text(head["set"]),
@@ -328,6 +513,30 @@ def _parse(path: Path, sealed: Sealed) -> CommitState:
         previous=text(head.get("previous", "")),
         handed_to=text(head.get("lentTo", "")),
         version=sealed.version,
+        snapshot=snapshot,
+    )
+
+
+def _numbers(line: JsonObject) -> frozenset[int]:
+    return frozenset(map(natural, line["changed"]))
+
+
+def _merged(topic: TopicState, before: TopicState, changed: AbstractSet[int]) -> TopicState:
+    """Return a topic of which a line has the partitions that have changed since a snapshot."""
+
+    def merge(now: Mapping[int, _T], old: Mapping[int, _T]) -> Mapping[int, _T]:
+        if not now.keys() <= changed:
+            raise ValueError(f"partitions {sorted(now.keys() - changed)[:9]} have not changed")
+        if now.keys() <= old.keys() and not (changed - now.keys()) & old.keys():
+            return {**old, **now}
+        kept = {number: each for number, each in old.items() if number not in changed}
+        return dict(sorted((kept | dict(now)).items()))
+
+    return replace(
+        topic,
+        partitions=merge(topic.partitions, before.partitions),
+        durable_ends=merge(topic.durable_ends, before.durable_ends),
+        cluster_epochs=merge(topic.cluster_epochs, before.cluster_epochs),
     )
 
 
@@ -337,7 +546,11 @@ def _add(known: dict[str, Any], key: str, value: object) -> None:
     known[key] = value
 
 
-def _check_known(path: Path, lines: Iterable[JsonObject], *, is_replicated: bool) -> None:
+_HEADS: Final = {2: _HEAD, REPLICATED_VERSION: _REPLICATED_HEAD, CHANGES_VERSION: _CHANGES_HEAD}
+_TOPICS: Final = {2: _TOPIC, REPLICATED_VERSION: _REPLICATED_TOPIC, CHANGES_VERSION: _CHANGED_TOPIC}
+
+
+def _check_known(path: Path, lines: Iterable[JsonObject], version: int) -> None:
     """Refuse fields and lines that this release does not know.
 
     Raises:
@@ -345,11 +558,11 @@ def _check_known(path: Path, lines: Iterable[JsonObject], *, is_replicated: bool
     """
     for number, line in numbered(lines):
         if number == 2:
-            check_fields(path, number, line, _REPLICATED_HEAD if is_replicated else _HEAD)
-            if is_replicated and not line.get("nodes"):
+            check_fields(path, number, line, _HEADS[version])
+            if version == REPLICATED_VERSION and not line.get("nodes"):
                 raise ValueError("a replicated set without nodes")
         elif "topic" in line:
-            check_topic_line(path, number, line, is_replicated=is_replicated)
+            check_topic_line(path, number, line, _TOPICS[version])
         elif "writer" in line:
             check_fields(path, number, line, WRITER_FIELDS)
         elif "deleted" in line:
@@ -359,14 +572,14 @@ def _check_known(path: Path, lines: Iterable[JsonObject], *, is_replicated: bool
 
 
 def check_topic_line(
-    path: Path | str, number: int, line: JsonObject, *, is_replicated: bool = False
+    path: Path | str, number: int, line: JsonObject, known: AbstractSet[str] = _TOPIC
 ) -> None:
     """Refuse what is not known in the line of a topic.
 
     Raises:
         CheckpointError: there is such a field.
     """
-    check_fields(path, number, line, _REPLICATED_TOPIC if is_replicated else _TOPIC)
+    check_fields(path, number, line, known)
     for version in line.get("versions", {}).values():
         check_fields(path, number, version, _BATCH)
     for origin in line.get("origins", {}).values():

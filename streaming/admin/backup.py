@@ -41,7 +41,7 @@ from kafkalog.checkpoints.commit_state import STATE_FILE, UNFINISHED_FOLDER
 from kafkalog.checkpoints.state_file import load_state, state_bytes
 from kafkalog.checkpoints.topic_ids import CHANGED_IDS_FILE, merged_changed_ids
 from kafkalog.checkpoints.voters import find_voters
-from kafkalog.errors import KafkaLogError, LogDirectoryError
+from kafkalog.errors import CheckpointError, KafkaLogError, LogDirectoryError
 from kafkalog.files.atomic import TEMPORARY_SUFFIX, write_atomically
 from kafkalog.files.deferred_signals import check_interrupt, shielded
 from kafkalog.files.open_file import peek_at
@@ -658,6 +658,10 @@ def _root_files(folder: Path, *names: str) -> _RootFiles:
     for name in names:
         with suppress(FileNotFoundError):
             found[name] = read_regular(folder / name, limit=_SMALL_FILE)
+    with suppress(CheckpointError):  # it is copied as it is then
+        state = load_state(folder) if STATE_FILE in found else None
+        if state is not None and state.snapshot is not None:
+            found[STATE_FILE] = state_bytes(state)  # whole: its snapshot lies in another file
     return found
 
 

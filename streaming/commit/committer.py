@@ -260,7 +260,8 @@ def tell_ends(
     """Write the new ends of partitions into Kafka's checkpoint files, once they are published."""
     for of_node in replication.by_node(appends):
         with replication.isolated_per_node(of_node):
-            write_ends([written_end(each.plan) for each in of_node], durable=durable)
+            ends = [written_end(each.plan) for each in of_node]
+            write_ends(ends, durable=durable, may_wait=True)
 
 
 def written_end(plan: AppendPlan) -> WrittenEnd:

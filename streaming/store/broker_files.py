@@ -282,20 +282,38 @@ class WrittenEnd(NamedTuple):
     offset: int
 
 
-def write_ends(ends: Iterable[WrittenEnd], *, durable: bool) -> None:
+_LARGE_CHECKPOINT: Final = 16 << 10
+_CHECKPOINT_INTERVAL_NS: Final = 5_000_000_000
+"""Kafka's ``replica.high.watermark.checkpoint.interval.ms``."""
+
+
+def write_ends(ends: Iterable[WrittenEnd], *, durable: bool, may_wait: bool = False) -> None:
     """Tell a broker the new ends of partitions.
 
     The recovery point only moves where the log is on the disk. The high watermark may be lost, and
-    is never torn.
+    is never torn. ``may_wait``: where there are many partitions, all of whose lines would have to
+    be written again, they are written every five seconds, as a broker does. What they lack until
+    then the commit state has; a broker finds it at the end of the log, and a handover writes it.
     """
     by_directory: dict[Path, list[WrittenEnd]] = {}
     for end in ends:
         by_directory.setdefault(end.log_dir, []).append(end)
     for folder, written in by_directory.items():
+        if may_wait and _is_large_and_recent(folder / HIGH_WATERMARK):
+            continue
         offsets = {end.topic_partition: end.offset for end in written}
         if durable:
             write_offset_checkpoint(folder, RECOVERY_POINT, offsets)
         write_offset_checkpoint(folder, HIGH_WATERMARK, offsets, fsync=durable)
+
+
+def _is_large_and_recent(path: Path) -> bool:
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return False
+    age = system.time_ns() - found.st_mtime_ns
+    return found.st_size > _LARGE_CHECKPOINT and 0 <= age < _CHECKPOINT_INTERVAL_NS
 
 
 def sweep(log_set: LogSet, identity: BatchIdentity) -> None:
@@ -322,13 +340,13 @@ def sweep(log_set: LogSet, identity: BatchIdentity) -> None:
 
 def _staged_files(folder: Path) -> Iterator[tuple[Path, str, int]]:
     """Find the staged files of a directory: path, hash of the writer, batch id."""
-    for path in folder.iterdir():
-        if not path.name.startswith(STAGED_PREFIX):
+    for name in os.listdir(folder):  # noqa: PTH208 - there may be 10,000 partitions
+        if not name.startswith(STAGED_PREFIX):
             continue
-        writer, _, rest = path.name.removeprefix(STAGED_PREFIX).partition(".")
+        writer, _, rest = name.removeprefix(STAGED_PREFIX).partition(".")
         batch_id, _, _ = rest.partition(".")
         if batch_id.isdecimal():
-            yield path, writer, int(batch_id)
+            yield folder / name, writer, int(batch_id)
 
 
 def _is_older(path: Path, limit_ms: int) -> bool:

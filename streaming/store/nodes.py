@@ -6,24 +6,29 @@ import errno
 import logging
 import os
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from kafkalog.checkpoints.broker import remove_clean_shutdown_marker
-from kafkalog.checkpoints.commit_state import STATE_FILE, UNFINISHED_FOLDER, load_stamp
+from kafkalog.checkpoints.commit_state import (
+    SNAPSHOT,
+    STATE_FILE,
+    UNFINISHED_FOLDER,
+    load_stamp,
+)
 from kafkalog.checkpoints.intent import INTENT_FILE, load_intent
-from kafkalog.checkpoints.state_file import state_bytes
+from kafkalog.checkpoints.state_file import snapshot_of, state_bytes
 from kafkalog.errors import CheckpointError, CommitError, LogDirectoryError
 from kafkalog.files.atomic import TEMPORARY_SUFFIX, prepare, publish, write_atomically
 from kafkalog.files.regular import fsync_directory, make_directory, read_regular
 from kafkalog.streaming.store.file_systems import is_shared
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
-    from kafkalog.checkpoints.commit_state import CommitStamp, CommitState
+    from kafkalog.checkpoints.commit_state import CommitStamp, CommitState, StateSnapshot
     from kafkalog.checkpoints.intent import Intent
 
 
@@ -207,8 +212,9 @@ def write_state(
         CommitError: another writer has published meanwhile; or it is not known whether this state
             was, since what is there cannot be read.
     """
+    snapshot, is_new = _write_snapshot(state, members.values())
     for member, folder in members.items():
-        content = state_bytes(state.of_member(member))
+        content = state_bytes(state.of_member(member), snapshot)
         prepare(folder / STATE_FILE, content, suffix=_suffix(folder, state))
     check()
     first, *others = members.values()
@@ -225,7 +231,47 @@ def write_state(
             renamed.append(folder)
         except OSError as error:
             _LOGGER.warning("%s keeps its older copy of the commit state: %s", folder, error)
-    return _sync(renamed)
+    failure = _sync(renamed)
+    if is_new:
+        _remove_snapshots(renamed, {each.file for each in (snapshot, state.snapshot) if each})
+    return failure
+
+
+def _write_snapshot(
+    state: CommitState, folders: Collection[Path]
+) -> tuple[StateSnapshot | None, bool]:
+    """Write the snapshot of a large state, durably, where there is none that will do.
+
+    Return the one that the state is to name, None for a small state, and whether it is new.
+
+    Raises:
+        OSError: it cannot be written; nothing names it.
+    """
+    found = snapshot_of(state)
+    if found is None:
+        return None, False
+    snapshot, data = found
+    if not data and all((folder / snapshot.file).exists() for folder in folders):
+        return snapshot, False
+    if not data:  # one of them was away, or has lost it
+        return _write_snapshot(replace(state, snapshot=None), folders)
+    for folder in folders:
+        write_atomically(folder / snapshot.file, data)
+    return snapshot, True
+
+
+def _remove_snapshots(folders: Iterable[Path], kept: Collection[str]) -> None:
+    """Remove snapshots that no state names any more.
+
+    The last one but one stays: a reader may just have read the state that names it.
+    """
+    for folder in folders:
+        try:
+            for name in os.listdir(folder):  # noqa: PTH208 - there may be 10,000 partitions
+                if name.startswith(f"{SNAPSHOT}.") and name not in kept:
+                    (folder / name).unlink(missing_ok=True)
+        except OSError as error:
+            _LOGGER.warning("%s keeps an older snapshot of the commit state: %s", folder, error)
 
 
 def _suffix(folder: Path, state: CommitState) -> str:

@@ -15,7 +15,6 @@ import pytest
 from tests.support.disk_calls import MOUNT, Machine, simulated
 from tests.support.power_loss import Unsynced
 from tests.support.scenes import CASES, Case, Scene, check_indexes
-from tests.support.sinking import adopt_small_files
 
 from kafkalog.checkpoints.broker import (
     CLEAN_SHUTDOWN,
@@ -156,8 +155,7 @@ def _batches(scene: Scene) -> int:
 def test_a_loss_of_power_takes_only_records_that_were_left_unsynced(
     case: Case, boots: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if case.adopts:
-        adopt_small_files(monkeypatch)
+    case.apply(monkeypatch)
     disks = list(torn_disks(case))
     assert len(disks) == STATES
     boots.append("second")

@@ -45,9 +45,8 @@ DURABLE: Final = (SMALL, FIRST, *[case for case in CASES if case.options.get("fl
 
 @pytest.fixture(params=DURABLE, ids=lambda case: case.name)
 def case(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Case:
-    """Give each case, and let commits adopt small files where it wants that."""
-    if request.param.adopts:
-        adopt_small_files(monkeypatch)
+    """Give each case, and let commits do what it wants."""
+    request.param.apply(monkeypatch)
     return request.param
 
 

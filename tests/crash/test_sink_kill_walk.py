@@ -18,7 +18,6 @@ import pytest
 from tests.support.interrupting import AlarmError, interrupted_at
 from tests.support.killing import count_calls, run_and_kill
 from tests.support.scenes import CASES, Case, Scene, check_indexes
-from tests.support.sinking import adopt_small_files
 
 from kafkalog.streaming.admin.recovery import recover
 
@@ -41,9 +40,8 @@ def folder() -> Iterator[Path]:
 
 @pytest.fixture(params=CASES, ids=lambda case: case.name)
 def case(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Case:
-    """Give each case, and let commits adopt small files where it wants that."""
-    if request.param.adopts:
-        adopt_small_files(monkeypatch)
+    """Give each case, and let commits do what it wants."""
+    request.param.apply(monkeypatch)
     return request.param
 
 

@@ -17,7 +17,6 @@ from tests.support.dump_log import dump_log_segments, partition_files
 from tests.support.kafka import Broker, Topic
 from tests.support.killing import count_calls, run_and_kill
 from tests.support.scenes import CASES, TOPICS, Case, Scene, in_order
-from tests.support.sinking import adopt_small_files
 
 from kafkalog.checkpoints.broker import read_topic_id
 from kafkalog.checkpoints.commit_state import UNFINISHED_FOLDER
@@ -62,8 +61,7 @@ class Crashed:
     def crash(self, number: int) -> None:
         """Die at some call of the next batch, or (0) of a recovery from one that has died."""
         with pytest.MonkeyPatch.context() as patch:
-            if self.scene.case.adopts:
-                adopt_small_files(patch)
+            self.scene.case.apply(patch)
             calls = count_calls_of(self.scene)
             part = number / (CRASHES + 1) or 0.6
             assert run_and_kill(lambda: self.scene.write(self.batches, "run-1"), int(calls * part))

@@ -9,8 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from tests.support.sinking import Writer, rows, values_of
+from tests.support.sinking import Writer, adopt_small_files, rows, values_of
 
+from kafkalog.checkpoints import state_file
 from kafkalog.checkpoints.broker import (
     HIGH_WATERMARK,
     RECOVERY_POINT,
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import pyarrow as pa
+    import pytest
 
 __all__ = ["CASES", "TOPICS", "Case", "Scene", "check_indexes", "expected", "in_order", "tasks"]
 
@@ -45,7 +47,8 @@ _TASKS: Final = 2
 class Case:
     """What was there before, and the batch that is cut off: ``rows`` in each of two tasks.
 
-    With ``adopts`` the staged files become segments, however small they are.
+    With ``adopts`` the staged files become segments, however small they are. With ``is_large`` each
+    commit writes its state as that of a large set: a snapshot, and what has changed since.
     """
 
     name: str
@@ -54,6 +57,15 @@ class Case:
     directories: int = 1
     rows: int = 40
     adopts: bool = False
+    is_large: bool = False
+
+    def apply(self, patch: pytest.MonkeyPatch) -> None:
+        """Let commits do what the case wants."""
+        if self.adopts:
+            adopt_small_files(patch)
+        if self.is_large:
+            patch.setattr(state_file, "FEW_ENTRIES", -1)
+            patch.setattr(state_file, "SMALL_CHANGES", 0)
 
 
 CASES: Final = (
@@ -70,6 +82,7 @@ CASES: Final = (
     Case("left unsynced", 1, {"numPartitions": "1", "flush": "os"}),
     Case("v0, compressed", 1, {"message__format": "v0", "compression__type": "gzip"}, rows=10),
     Case("v1, rolling", 1, {"message__format": "v1", "segment__bytes": "500"}, rows=10),
+    Case("large", 2, {"numPartitions": "2"}, directories=2, rows=4, is_large=True),
 )
 
 

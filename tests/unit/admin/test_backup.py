@@ -13,6 +13,7 @@ from tests.support.logs import Row, append_batch, batch_bytes, write_segment
 from tests.support.sinking import Writer, rows, values_of
 from typer.testing import CliRunner
 
+from kafkalog.checkpoints import state_file
 from kafkalog.checkpoints.broker import (
     HIGH_WATERMARK,
     META_PROPERTIES,
@@ -87,6 +88,21 @@ def during_passes(monkeypatch: pytest.MonkeyPatch, act: Callable[[FolderCopy], o
         return original(self, sizes)
 
     monkeypatch.setattr(FolderCopy, "bring_up_to_date", bring_up_to_date)
+
+
+def test_the_copy_of_a_large_set_has_its_state_in_one_file(
+    writer: Writer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(state_file, "FEW_ENTRIES", -1)
+    write(writer, 8)
+    write(writer, 9)
+    copies = copies_in(tmp_path / "copy")
+    assert all([*folder.glob("kafkalog.snapshot.*")] for folder in writer.directories)
+    back_up(paths_of(writer), tmp_path / "copy")
+    assert not [path for folder in copies for path in folder.glob("kafkalog.snapshot.*")]
+    assert values_of(copies, "t") == values(10)
+    write(writer_of(*copies), 10)
+    assert values_of(copies, "t") == values(11)
 
 
 def test_a_copy_that_was_made_while_a_query_wrote_is_the_set_at_one_moment(

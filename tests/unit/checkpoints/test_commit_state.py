@@ -140,9 +140,9 @@ def test_every_torn_state_is_noticed(tmp_path: Path) -> None:
 
 
 def test_a_state_from_a_newer_release_is_refused_by_name(tmp_path: Path) -> None:
-    newer = state_bytes(STATE).replace(b'"version":2', b'"version":4', 1)
+    newer = state_bytes(STATE).replace(b'"version":2', b'"version":5', 1)
     (tmp_path / STATE_FILE).write_bytes(newer)
-    with pytest.raises(CheckpointError, match=r"version 4.*versions up to 3"):
+    with pytest.raises(CheckpointError, match=r"version 5.*versions up to 4"):
         load_state(tmp_path)
 
 

@@ -14,6 +14,7 @@ from tests.support.states import in_format_1, lines_of, version_of
 from tests.unit.checkpoints.test_commit_state import INTENT, STATE
 
 from kafkalog.checkpoints.commit_state import (
+    SNAPSHOT,
     STATE_FILE,
     UNKNOWN_EPOCH,
     CommitState,
@@ -100,12 +101,15 @@ def test_a_line_that_is_neither_of_a_topic_nor_of_a_writer_is_refused(tmp_path: 
         load_state(tmp_path)
 
 
-@pytest.mark.parametrize(("name", "content", "load"), FILES)
-def test_format_4_is_refused(
-    name: str, content: bytes, load: Callable[[Path], object], tmp_path: Path
+@pytest.mark.parametrize(
+    ("name", "content", "load", "newest"),
+    [pytest.param(*p.values, newest, id=p.id) for p, newest in zip(FILES, (4, 3), strict=True)],
+)
+def test_the_next_format_is_refused(
+    name: str, content: bytes, load: Callable[[Path], object], newest: int, tmp_path: Path
 ) -> None:
-    (tmp_path / name).write_bytes(seal(name, 4, lines_of(content)))
-    told = r"version 4, this release of kafkalog knows versions up to 3: use the release"
+    (tmp_path / name).write_bytes(seal(name, newest + 1, lines_of(content)))
+    told = rf"version {newest + 1}, this release of kafkalog knows versions up to {newest}: use the"
     with pytest.raises(CheckpointError, match=told):
         load(tmp_path)
     with pytest.raises(CheckpointError, match=told):
@@ -261,11 +265,11 @@ json_values = st.recursive(
 
 
 @st.composite
-def broken(draw: st.DrawFn, content: bytes) -> bytes:
+def broken(draw: st.DrawFn, content: bytes, version: int | None = None) -> bytes:
     """Draw a file with another value or piece of text in one place; its checksum is right."""
     name = json.loads(content.partition(b"\n")[0])["format"]
-    version = draw(st.sampled_from([1, 2]))
-    lines = lines_of(in_format_1(content) if version == 1 else content)
+    version = draw(st.sampled_from([1, 2])) if version is None else version
+    lines = lines_of(in_format_1(content) if version == 1 and name != SNAPSHOT else content)
     if draw(st.booleans()):
         within: Any = draw(st.sampled_from(lines))
         while True:
