@@ -16,6 +16,7 @@ Source: Kafka ``LogFileUtils``, ``LocalLog.parseTopicPartitionName``.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Final
 
 from kafkalog.errors import InvalidTopicError
@@ -74,6 +75,7 @@ def parse_base_offset(name: str, suffix: str) -> int | None:
     return int(found[1])
 
 
+@lru_cache(maxsize=1 << 16)
 def parse_partition_directory(name: str) -> TopicPartition | None:
     """Return the topic partition of a live partition's folder, or None for any other name.
 
