@@ -22,7 +22,7 @@ help: ## List the targets
 
 # Modules are compiled as pip compiles installed ones: where PYTHONDONTWRITEBYTECODE is set, each
 # process would compile them again.
-env: $(READY) ## Build the environment: .venv, Java 17, the jars of Delta, Kafka and Spark's connector
+env: $(READY) ## Build the environment: .venv, Java 17, the jars of Delta, Kafka and Spark's connector, S3 and Azure servers
 	@$(BIN)/python -m compileall -q src streaming jobs checkpoints
 
 demo: env ## Stream a year of flights through a log into Delta, and check what arrived
@@ -163,7 +163,7 @@ clean: ## Remove what was built; .venv and the fetched jars stay
 	rm -rf build dist
 
 $(READY): requirements/lock.txt requirements/system.sh pyproject.toml \
-    src/kafkalog/jobs/process/jars.py tests/support/jars.py
+    src/kafkalog/jobs/process/jars.py tests/support/jars.py tests/support/object_servers.py
 	@requirements/system.sh python "$(PYTHON)"
 	@requirements/system.sh java > /dev/null
 	$(BIN)/python -m pip --version > /dev/null 2>&1 || "$(PYTHON)" -m venv --clear .venv
@@ -171,4 +171,5 @@ $(READY): requirements/lock.txt requirements/system.sh pyproject.toml \
 	$(BIN)/python -m pip install --quiet --requirement requirements/lock.txt
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
 	$(RUN) python -m tests.support.jars
+	$(RUN) python -m tests.support.object_servers
 	@touch $@

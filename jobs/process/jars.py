@@ -22,13 +22,14 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from xml.sax.saxutils import quoteattr
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 __all__ = [
     "Coordinate",
     "JarError",
     "JarSet",
     "cache_directory",
+    "cached_folder",
     "delta_jars",
     "fetch",
     "java",
@@ -50,15 +51,19 @@ class Coordinate(NamedTuple):
 
 
 class JarSet(NamedTuple):
-    """Libraries that are used together; ``name`` is the name of their folder in the cache."""
+    """Libraries that are used together; ``name`` is the name of their folder in the cache.
+
+    ``classifier`` is Maven's, where not the library itself is wanted but a jar beside it.
+    """
 
     name: str
     coordinates: tuple[Coordinate, ...]
+    classifier: str = ""
 
     @property
     def key(self) -> str:
         """The folder's name: another version of any library is another folder."""
-        digest = hashlib.sha256(repr(self.coordinates).encode()).hexdigest()
+        digest = hashlib.sha256(f"{self.coordinates!r}{self.classifier}".encode()).hexdigest()
         return f"{self.name}-{digest[:12]}"
 
 
@@ -129,7 +134,7 @@ _SETTINGS: Final = """\
 """
 
 _MODULE: Final = """\
-<ivy-module version="2.0">
+<ivy-module version="2.0" xmlns:m="http://ant.apache.org/ivy/maven">
   <info organisation="kafkalog" module={name}/>
   <configurations><conf name="default"/></configurations>
   <dependencies>
@@ -139,8 +144,9 @@ _MODULE: Final = """\
 """
 
 _DEPENDENCY: Final = (
-    "    <dependency org={0} name={1} rev={2} transitive={3} conf={4} force={5}/>".format
-)
+    "    <dependency org={0} name={1} rev={2} transitive={3} conf={4} force={5}>{6}</dependency>"
+).format
+_ARTIFACT: Final = '<artifact name={0} type="jar" ext="jar" m:classifier={1}/>'.format
 
 
 def fetch(jar_set: JarSet) -> list[Path]:
@@ -152,14 +158,22 @@ def fetch(jar_set: JarSet) -> list[Path]:
     Raises:
         JarError: no Java or no Ivy to fetch with, or a library could not be fetched.
     """
-    root = cache_directory() / "jars"
-    home = root / jar_set.key
-    if not home.is_dir():
-        root.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with _locked(root / ".lock"):
-            if not home.is_dir():
-                _fetch_into(home, jar_set)
+    home = cached_folder(f"jars/{jar_set.key}", lambda home: _fetch_into(home, jar_set))
     return sorted(home.glob("*.jar"))
+
+
+def cached_folder(name: str, make: Callable[[Path], None]) -> Path:
+    """Return a folder of the cache; ``make`` it first where this user has not yet.
+
+    ``make`` renames it into place when it is complete. Others that ask meanwhile wait.
+    """
+    home = cache_directory() / name
+    if not home.is_dir():
+        home.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with _locked(home.parent / ".lock"):
+            if not home.is_dir():
+                make(home)
+    return home
 
 
 def cache_directory() -> Path:
@@ -221,6 +235,9 @@ def _module(jar_set: JarSet) -> str:
             quoteattr(str(coordinate.transitive).lower()),
             quoteattr("default->default" if coordinate.transitive else "default->master"),
             quoteattr("true"),
+            _ARTIFACT(quoteattr(coordinate.name), quoteattr(jar_set.classifier))
+            if jar_set.classifier
+            else "",
         )
         for coordinate in jar_set.coordinates
     ]

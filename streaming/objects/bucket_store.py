@@ -48,8 +48,6 @@ _CACHE_BYTES: Final = 64 << 20
 _OURS_ALONE: Final = frozenset({"s3a", "az"})
 """Schemes by which no copy of log directories can be read."""
 _MEMBER: Final = "bucket"
-_POLL_S: Final = 1.0
-"""How often the next commit is asked for, at most; a request each."""
 
 
 class BucketRoot(RemoteRoot):
@@ -203,7 +201,7 @@ class BucketStore:
     @property
     def list_interval_s(self) -> float:
         """How old what is known of the log may be."""
-        return min(self._place.options.list_interval_ms / 1000, _POLL_S)
+        return self._place.options.poll_interval_ms / 1000
 
     def listed(self, key: str) -> RemoteEntry | None:
         """Return what the last look says of a file, however old it is."""

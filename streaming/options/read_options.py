@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import ClassVar, Final
 
 from kafkalog.errors import OptionError
@@ -495,6 +495,83 @@ class ReadOptions(GroupOptions):
         doc="for URIs: how old a listing of the store may be. New records are seen that late, and "
         "the store is not listed more often. Default: 5s",
     )
+    storage_poll_interval_ms: int | None = option(
+        "storage.pollInterval",
+        duration_ms(minimum=1),
+        default=None,
+        unit="ms",
+        doc="for a log in a bucket: how often the next commit is asked for, at most; a request "
+        "each. Default: 1s",
+    )
+    storage_delete_delay_ms: int | None = option(
+        "storage.deleteDelay",
+        duration_ms(minimum=3_600_000),
+        default=None,
+        unit="ms",
+        doc="for a log in a bucket: how old a data object must be before it is deleted where no "
+        "commit names it. A batch that runs longer cannot commit. The log keeps it, and takes a "
+        "longer one with the next commit. Default: what the log has, 1d in a new one",
+    )
+    storage_account_name: str | None = option(
+        "storage.accountName",
+        TEXT,
+        default=None,
+        doc="for az:// paths: the storage account. Default: AZURE_STORAGE_ACCOUNT_NAME",
+    )
+    storage_account_key: str | None = option(
+        "storage.accountKey",
+        TEXT,
+        default=None,
+        secret=True,
+        doc="for az:// and abfss:// paths: the account's key. Default: credentials are looked for "
+        "as Azure's own tools do",
+    )
+    storage_server_side_encryption: str | None = option(
+        "storage.serverSideEncryption",
+        choice("AES256", "aws:kms", "aws:kms:dsse"),
+        default=None,
+        doc="for s3:// logs: how the store encrypts what is written. Default: as the bucket says",
+    )
+    storage_kms_key_id: str | None = option(
+        "storage.kmsKeyId",
+        TEXT,
+        default=None,
+        doc="for s3:// logs: the key by which the store encrypts; storage.serverSideEncryption is "
+        "aws:kms then, if it is not given",
+    )
+    storage_requester_pays: bool | None = option(
+        "storage.requesterPays",
+        BOOLEAN,
+        default=None,
+        doc="for s3:// logs: whoever asks pays for the requests",
+    )
+    storage_path_style: bool | None = option(
+        "storage.pathStyle",
+        BOOLEAN,
+        default=None,
+        doc="for s3:// paths: whether the bucket stands in the path of a request, or in the name "
+        "of the host. Default: in the path",
+    )
+    storage_role_arn: str | None = option(
+        "storage.roleArn",
+        TEXT,
+        default=None,
+        doc="for s3:// paths: the role to assume; needs `pip install kafkalog[aws]`",
+    )
+    storage_ca_file: str | None = option(
+        "storage.caFile",
+        TEXT,
+        default=None,
+        doc="a file with certificates (PEM) that are trusted beside the machine's; it must be "
+        "there on each machine",
+    )
+    storage_proxy: str | None = option(
+        "storage.proxy",
+        TEXT,
+        default=None,
+        secret=True,
+        doc="the URL of the proxy through which the store is asked",
+    )
     fetch_retries: int = option(
         "fetchOffset.numRetries",
         integer(minimum=1),
@@ -535,16 +612,11 @@ class ReadOptions(GroupOptions):
             )
 
     def _tell_roots_how_to_open(self) -> None:
+        prefix = "storage_"
         given = {
-            "endpoint": self.storage_endpoint,
-            "region": self.storage_region,
-            "access_key": self.storage_access_key,
-            "secret_key": self.storage_secret_key,
-            "session_token": self.storage_session_token,
-            "anonymous": self.storage_anonymous,
-            "tries": self.storage_tries,
-            "timeout_ms": self.storage_timeout_ms,
-            "list_interval_ms": self.storage_list_interval_ms,
+            entry.name.removeprefix(prefix): getattr(self, entry.name)
+            for entry in fields(self)
+            if entry.name.startswith(prefix)
         }
         paths = (p.with_options(given) if isinstance(p, RemoteRoot) else p for p in self.paths)
         object.__setattr__(self, "paths", tuple(paths))

@@ -15,20 +15,23 @@ import enum
 import os
 import re
 from concurrent.futures import wait
-from datetime import timedelta
+from contextlib import suppress
+from datetime import UTC, timedelta
 from itertools import pairwise
+from pathlib import Path
 from threading import Barrier
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
 from urllib.parse import urlsplit
 
-from kafkalog.errors import LogDirectoryError
+from kafkalog.errors import LogDirectoryError, OptionError
 from kafkalog.files.regular import fsync_directory
 from kafkalog.files.storage import RemoteRoot
 from kafkalog.files.system import remembered, system
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
+
+    from kafkalog.files.storage import StorageOptions
 
 __all__ = [
     "Creation",
@@ -289,10 +292,7 @@ class StoreObjects:
 
     def _failed(self, what: str, tries: int, error: BaseException) -> LogDirectoryError:
         said = str(error).partition("\nDebug source:")[0].strip()
-        options = self._place.options
-        for secret in (options.secret_key, options.session_token, options.account_key):
-            if secret:
-                said = said.replace(secret, "…")
+        said = self._place.options.without_secrets(said)
         if isinstance(error, FileNotFoundError):
             advice = "make the bucket first, or correct its name"
         elif _is_refusal(error):
@@ -330,24 +330,21 @@ def _connect(place: RemoteRoot) -> Any:  # noqa: ANN401
     options = place.options
     uri = urlsplit(place.full_uri or str(place))
     bucket, prefix = uri.netloc.rpartition("@")[2], uri.path.strip("/")
-    limit = timedelta(milliseconds=options.timeout_ms)
-    client: dict[str, Any] = {
-        "timeout": limit,
-        "connect_timeout": limit,
-        # no proxy may answer what was true a moment ago
-        "default_headers": {"Cache-Control": "no-cache"},
-    }
-    if (options.endpoint or "").startswith("http://"):
-        client["allow_http"] = True
     shared: dict[str, Any] = {
-        "client_options": client,
+        "client_options": _client_config(options),
         # tries are counted, and rests taken, by whoever knows what a lost answer means
-        "retry_config": {"max_retries": 0, "retry_timeout": limit},
+        "retry_config": {
+            "max_retries": 0,
+            "retry_timeout": timedelta(milliseconds=options.timeout_ms),
+        },
     }
     if prefix:
         shared["prefix"] = prefix
     if uri.scheme in {"s3", "s3a"}:
-        return S3Store(bucket, config=_s3_config(place), **shared)
+        provider = _aws_credentials(place)
+        if provider is not None:
+            shared["credential_provider"] = provider
+        return S3Store(bucket, config=_s3_config(options), **shared)
     if uri.scheme == "gs":
         return GCSStore(
             bucket, config={"skip_signature": True} if options.anonymous else {}, **shared
@@ -363,11 +360,32 @@ def _connect(place: RemoteRoot) -> Any:  # noqa: ANN401
     return AzureStore(container, config=config, **shared)
 
 
-def _s3_config(place: RemoteRoot) -> Any:  # noqa: ANN401 - the client has a type of its own
-    options = place.options
+def _client_config(options: StorageOptions) -> dict[str, Any]:
+    """Return how the client speaks HTTP."""
+    limit = timedelta(milliseconds=options.timeout_ms)
+    client: dict[str, Any] = {
+        "timeout": limit,
+        "connect_timeout": limit,
+        # no proxy may answer what was true a moment ago
+        "default_headers": {"Cache-Control": "no-cache"},
+    }
+    if (options.endpoint or "").startswith("http://") or options.protocol == "http":
+        client["allow_http"] = True
+    if options.proxy:
+        client["proxy_url"] = options.proxy
+    if options.ca_file:
+        try:
+            client["root_certificate"] = Path(options.ca_file).read_bytes()
+        except OSError as error:
+            raise OptionError(f"option 'storage.caFile': it cannot be read: {error}") from error
+    return client
+
+
+def _s3_config(options: StorageOptions) -> Any:  # noqa: ANN401 - the client has a type of its own
     endpoint = options.endpoint
     if endpoint is not None and "://" not in endpoint:
         endpoint = f"{options.protocol or 'https'}://{endpoint}"
+    encryption = options.server_side_encryption or ("aws:kms" if options.kms_key_id else None)
     config = {
         "endpoint": endpoint,
         "region": options.region,
@@ -376,8 +394,61 @@ def _s3_config(place: RemoteRoot) -> Any:  # noqa: ANN401 - the client has a typ
         "session_token": options.session_token,
         "skip_signature": options.anonymous or None,
         "conditional_put": "etag",
+        "disable_bulk_delete": True,  # which not all stores know
+        "server_side_encryption": encryption,
+        "sse_kms_key_id": options.kms_key_id,
+        "request_payer": options.requester_pays or None,
+        "virtual_hosted_style_request": None
+        if options.path_style is None
+        else not options.path_style,
     }
     return {key: value for key, value in config.items() if value is not None}
+
+
+def _aws_credentials(place: RemoteRoot) -> Any:  # noqa: ANN401 - one of two providers, or None
+    """Return what finds credentials where the client itself does not: profiles, roles.
+
+    Raises:
+        OptionError: boto3 is needed, and is not there, or finds none.
+    """
+    options = place.options
+    profile = os.environ.get("AWS_PROFILE")
+    if options.role_arn is None and (options.access_key or options.anonymous or not profile):
+        return None
+    what = f"the role {options.role_arn}" if options.role_arn else f"AWS_PROFILE={profile}"
+    try:
+        import boto3  # type: ignore[import-untyped] # noqa: PLC0415
+        from obstore.auth.boto3 import Boto3CredentialProvider  # noqa: PLC0415
+    except ImportError as error:
+        raise OptionError(
+            f"{place}: {what} needs boto3, which is not there: pip install 'kafkalog[aws]'"
+        ) from error
+    try:
+        session = boto3.Session(
+            options.access_key,
+            options.secret_key,
+            options.session_token,
+            region_name=options.region,
+        )
+        if options.role_arn is None:
+            return Boto3CredentialProvider(session)
+    except Exception as error:  # botocore's own, and ValueError
+        raise OptionError(f"{place}: {what} gives no credentials: {error}") from error
+
+    def assume_role() -> dict[str, Any]:
+        # obstore's own provider gives the time in a zone that obstore refuses
+        answer = session.client("sts").assume_role(
+            RoleArn=options.role_arn, RoleSessionName="kafkalog"
+        )
+        found = answer["Credentials"]
+        return {
+            "access_key_id": found["AccessKeyId"],
+            "secret_access_key": found["SecretAccessKey"],
+            "token": found["SessionToken"],
+            "expires_at": found["Expiration"].astimezone(UTC),
+        }
+
+    return assume_role
 
 
 # ----------------------------------------------------------------------------------------------
@@ -509,7 +580,8 @@ def check_create_is_exclusive(
             _check_race(objects, name, won, writers)
     finally:
         pool.shutdown()
-        objects.delete(names)
+        with suppress(LogDirectoryError):  # they are in nobody's way, and the verdict is
+            objects.delete(names)
 
 
 def _check_race(objects: Objects, name: str, won: list[int], writers: int) -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from kafkalog.errors import LogDirectoryError
+from kafkalog.errors import LogDirectoryError, OptionError
 from kafkalog.files.remote_path import RemoteEntry, RemotePath, RemoteStatus
 from kafkalog.files.storage import STORE
 from kafkalog.files.system import remembered, system
@@ -250,11 +250,9 @@ class RemoteStore:
         return LogDirectoryError(f"{what} ({tries} tries): {said}; {advice}")
 
     def _without_secrets(self, text: str) -> str:
-        options = self.options
-        for secret in (options.secret_key, options.session_token, self._given.full_uri):
-            if secret:
-                text = text.replace(secret, "…")
-        return text
+        if self._given.full_uri:
+            text = text.replace(self._given.full_uri, "…")
+        return self.options.without_secrets(text)
 
 
 def _connect(root: RemoteRoot) -> tuple[pafs.FileSystem, str]:
@@ -278,6 +276,12 @@ def _s3(root: RemoteRoot) -> pafs.FileSystem:
     options = root.options
     protocol, _, endpoint = (options.endpoint or "").rpartition("://")
     seconds = options.timeout_ms / 1000
+    if options.role_arn and options.access_key:
+        raise OptionError(
+            "options 'storage.roleArn' and 'storage.accessKey': a copy of log directories is read "
+            "with one of them; give the key by AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+        )
+    trusted = {"tls_ca_file_path": options.ca_file} if options.ca_file else {}
     return pafs.S3FileSystem(
         access_key=options.access_key,
         secret_key=options.secret_key,
@@ -288,6 +292,10 @@ def _s3(root: RemoteRoot) -> pafs.FileSystem:
         scheme=protocol or options.protocol or "https",
         request_timeout=seconds,
         connect_timeout=seconds,
+        role_arn=options.role_arn,
+        proxy_options=options.proxy,
+        force_virtual_addressing=options.path_style is False,
+        **trusted,
         # tries are counted, and rests taken, in one place for all stores
         retry_strategy=pafs.AwsStandardS3RetryStrategy(max_attempts=1),
     )

@@ -58,6 +58,22 @@ class StorageOptions:
     tries: int = 5
     timeout_ms: int = 30_000
     list_interval_ms: int = 5_000
+    poll_interval_ms: int = 1_000
+    delete_delay_ms: int | None = None
+    server_side_encryption: str | None = None
+    kms_key_id: str | None = None
+    requester_pays: bool = False
+    path_style: bool | None = None
+    role_arn: str | None = None
+    ca_file: str | None = None
+    proxy: str | None = field(default=None, repr=False)
+
+    def without_secrets(self, text: str) -> str:
+        """Return a text in which no secret stands, for people to read."""
+        for secret in (self.secret_key, self.session_token, self.account_key, self.proxy):
+            if secret:
+                text = text.replace(secret, "…")
+        return text
 
     def merged(self, given: Mapping[str, object]) -> StorageOptions:
         """Return these options, replaced by others where those are given."""

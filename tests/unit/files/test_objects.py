@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 import pickle
+import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.support.object_store import ObjectStore, object_store
 
-from kafkalog.errors import LogDirectoryError
+from kafkalog.errors import LogDirectoryError, OptionError
 from kafkalog.files import objects as objects_module
 from kafkalog.files.objects import (
     Creation,
@@ -257,3 +258,73 @@ def test_clients_of_other_clouds_are_made(text: str) -> None:
     )
     client = objects_module._connect(place)
     assert str(client.prefix) == "logs"
+
+
+# Options of a store
+
+
+def test_options_of_a_store_go_with_its_requests(server: ObjectStore, tmp_path: Path) -> None:
+    server.reset()
+    objects = on_server(
+        server,
+        tmp_path.name,
+        kms_key_id="a-key-of-kms",
+        requester_pays=True,
+        path_style=True,
+    )
+    objects.create("a", b"content")
+    (request,) = server.requests
+    headers = {name.lower(): value for name, value in request.headers.items()}
+    assert request.path == f"/archive/{tmp_path.name}/a"
+    assert headers["x-amz-server-side-encryption"] == "aws:kms"
+    assert headers["x-amz-server-side-encryption-aws-kms-key-id"] == "a-key-of-kms"
+    assert headers["x-amz-request-payer"] == "requester"
+
+
+def test_a_store_is_asked_through_a_proxy(server: ObjectStore, tmp_path: Path) -> None:
+    server.reset()
+    given = {"endpoint": "http://no-such-host.invalid:1", "proxy": server.endpoint}
+    with pytest.raises(LogDirectoryError):  # the server takes the host's name for a bucket
+        on_server(server, tmp_path.name, **given).get("a")
+    (request,) = server.requests
+    assert request.path.startswith("http://no-such-host.invalid:1/archive/")
+
+
+def test_a_file_of_certificates_that_is_not_there_is_named(
+    server: ObjectStore, tmp_path: Path
+) -> None:
+    objects = on_server(server, tmp_path.name, ca_file=f"{tmp_path}/none.pem")
+    with pytest.raises(OptionError, match=r"storage\.caFile.*none\.pem"):
+        objects.get("a")
+
+
+def test_a_role_is_assumed_by_boto3_or_refused(
+    server: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.reset()
+    monkeypatch.setenv("AWS_ENDPOINT_URL_STS", server.endpoint)  # moto is all services at once
+    role = "arn:aws:iam::123456789012:role/reader"
+    on_server(server, tmp_path.name, role_arn=role).get("a")
+    assert [request.method for request in server.requests] == ["POST", "GET"]
+    monkeypatch.setitem(sys.modules, "boto3", None)
+    with pytest.raises(OptionError, match=r"pip install 'kafkalog\[aws\]'"):
+        on_server(server, f"{tmp_path.name}-2", role_arn=role).get("a")
+
+
+def test_no_secret_is_shown(tmp_path: Path) -> None:
+    secrets = {
+        "secret_key": "Secret-1",
+        "session_token": "Secret-2",
+        "account_key": "Secret-3",
+        "proxy": "http://user:Secret-4@127.0.0.1:1",
+    }
+    for uri in ("s3://bucket/logs", "az://bucket/logs"):
+        place = RemoteRoot.parse(uri).with_options(
+            {**secrets, "tries": 1, "account_name": "name", "access_key": "id"}
+        )
+        objects = open_objects(place)
+        with pytest.raises(Exception) as error:  # noqa: PT011 - whichever it is
+            objects.get("a")
+        shown = [f"{error.value}", f"{place}", f"{place!r}", f"{place.options}", f"{objects!r}"]
+        shown.append(f"{objects.root} {vars(objects)!r}")
+        assert "Secret" not in " ".join(shown)

@@ -1,58 +1,21 @@
-"""A log on an S3 server: processes that write at once, answers that are lost, the library."""
+"""A log on an S3 server, as the library reads and writes it."""
 
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
-import threading
 from collections import Counter
-from pathlib import Path
-from random import Random
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
-from tests.support.bucket_model import TOPIC
-from tests.support.object_store import ObjectStore, Request, object_store
+from tests.support.object_store import ObjectStore, object_store
 
 import kafkalog
 from kafkalog.errors import LogDirectoryError, OptionError
-from kafkalog.files.objects import open_objects
-from kafkalog.files.storage import RemoteRoot
 from kafkalog.files.system import system
-from kafkalog.streaming.objects.bucket_log import BucketLog
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-WRITER = """
-import sys
-from kafkalog.files.objects import open_objects
-from kafkalog.files.storage import RemoteRoot
-from kafkalog.errors import UnknownOutcomeError
-from kafkalog.streaming.objects.bucket_log import BucketLog
-from tests.support.bucket_model import batch
-
-uri, endpoint, name, batches = sys.argv[1:]
-place = RemoteRoot.parse(uri).with_options(
-    {
-        "endpoint": endpoint,
-        "region": "us-east-1",
-        "tries": 20,
-        "access_key": "id",
-        "secret_key": "key",
-    }
-)
-log = BucketLog.create(open_objects(place))
-for number in range(int(batches)):
-    while True:
-        try:
-            log.commit(batch(name, number))
-        except UnknownOutcomeError:
-            continue
-        break
-"""
 
 
 LARGE = {"max.message.bytes": str(4 << 20)}
@@ -63,56 +26,6 @@ def server() -> Iterator[ObjectStore]:
     with object_store() as store:
         store.make_bucket()
         yield store
-
-
-class Faults:
-    """Four of ten requests go wrong, before or after the store has done what they ask."""
-
-    def __init__(self) -> None:
-        self._chance = Random(7)
-        self._lock = threading.Lock()
-        self.count: Counter[str] = Counter()
-
-    def __call__(self, request: Request) -> str | None:
-        with self._lock:
-            if self._chance.random() >= 0.4:
-                return None
-            kinds = ["500", "reset", "lost"] + ["409"] * (request.method == "PUT")
-            kind = self._chance.choice(kinds)
-            self.count[f"{request.method} {kind}"] += 1
-            return kind
-
-
-def test_processes_that_write_at_once_commit_each_batch_once(server: ObjectStore) -> None:
-    server.reset()
-    faults = server.fault = Faults()
-    names, batches = "xyz", 8
-    command = [sys.executable, "-c", WRITER, server.uri("race"), server.endpoint]
-    root = Path(__file__).parents[3]
-    writers = [
-        subprocess.Popen([*command, name, str(batches)], cwd=root, stderr=subprocess.PIPE)
-        for name in names
-    ]
-    failed = [writer.communicate()[1] for writer in writers if writer.wait(600)]
-    assert not failed, failed[0].decode()
-    assert min(faults.count[f"PUT {kind}"] for kind in ("500", "reset", "lost", "409")) > 0
-    server.reset()
-    place = RemoteRoot.parse(server.uri("race")).with_options(
-        {
-            "endpoint": server.endpoint,
-            "region": "us-east-1",
-            "access_key": "id",
-            "secret_key": "key",
-        }
-    )
-    log = BucketLog.open(open_objects(place))
-    assert log is not None
-    extents = log.follow().extents[TOPIC, 0]
-    assert log.state.number == len(names) * batches
-    assert [extent.base_offset for extent in extents] == list(range(len(names) * batches))
-    for name in names:
-        own = [e.max_timestamp for e in extents if e.object.endswith(f"{ord(name):016x}")]
-        assert own == list(range(batches))
 
 
 def test_the_library_appends_reads_and_tails(server: ObjectStore) -> None:

@@ -151,7 +151,7 @@ def test_a_part_is_that_of_a_local_log(
 def test_what_is_committed_later_is_seen_by_the_next_look(
     objects: FolderObjects, root: BucketRoot, local: Path
 ) -> None:
-    at_once = root.with_options({"list_interval_ms": -1})
+    at_once = root.with_options({"poll_interval_ms": -1})
     assert len(rows_of(at_once)) == 60
     log = BucketLog.open(objects)
     assert log is not None

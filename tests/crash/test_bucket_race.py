@@ -1,0 +1,100 @@
+"""A log in an object store on real servers: many that append at once, whatever becomes of requests.
+
+The commits of a race are dense, the offsets without a gap, and each batch is there once.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from tests.support.bucket_writers import append_at_once, check_written
+from tests.support.object_servers import HONEST, LIARS
+from tests.support.object_store import Losses, ObjectStore, object_store
+
+import kafkalog
+from kafkalog.errors import LogDirectoryError, UnknownOutcomeError
+from kafkalog.files.objects import open_objects
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.crash
+
+
+@pytest.fixture(scope="module", params=HONEST)
+def store(request: Any, tmp_path_factory: Any) -> Iterator[ObjectStore]:
+    with object_store(request.param, tmp_path_factory.mktemp("server") / "data") as store:
+        store.make_bucket()
+        yield store
+
+
+def make_log(store: ObjectStore, prefix: str) -> None:
+    """Make the log before the race: each that makes it tries the store first."""
+    rows = pa.table({"value": ["1"]})
+    kafkalog.append(store.uri(prefix), "before", rows, options=store.options)
+
+
+def test_writers_that_race_commit_each_batch_once(store: ObjectStore) -> None:
+    store.reset()
+    direct = store.past_the_proxy()
+    make_log(direct, "race")
+    assert append_at_once(direct, "race", 16, 2) <= 50
+    check_written(direct, "race", 16, 2, commits_before=1)
+
+
+def test_a_batch_is_there_once_whatever_is_lost(store: ObjectStore) -> None:
+    store.reset()
+    make_log(store, "lossy")
+    losses = store.fault = Losses()
+    append_at_once(store, "lossy", 6, 3)
+    store.reset()
+    check_written(store, "lossy", 6, 3, commits_before=1)
+    assert set(losses.count) == {"500", "500 before", "503", "reset", "lost", "409", "late"}
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("loses", [False, True])
+def test_sixteen_writers_append_fifty_batches_each(store: ObjectStore, *, loses: bool) -> None:
+    store.reset()
+    prefix = f"whole-{loses}"
+    if loses:
+        store.fault = Losses()
+    most = append_at_once(store, prefix, 16, 50)
+    store.reset()
+    assert loses or most <= 50
+    check_written(store, prefix, 16, 50)
+
+
+def test_a_commit_that_lands_after_abort_finds_its_rows(store: ObjectStore) -> None:
+    store.reset()
+    make_log(store, "late")
+    store.fault = lambda r: "late" if r.method == "PUT" and "/commits/" in r.path else None
+    noise = np.random.default_rng(1)
+    rows = pa.table({"value": [noise.bytes(700_000) for _ in range(3)]})  # too much for a commit
+    options = {**store.options, "storage.tries": "2"}
+    named = {"transactional_id": "w", "version": 1}
+    with pytest.raises(UnknownOutcomeError):
+        kafkalog.append(store.uri("late"), "t", rows, options=options, **named)
+    store.reset()  # what is late arrives
+    table = kafkalog.read(store.uri("late"), "t", options=options).read_all()
+    assert table["value"].to_pylist() == rows["value"].to_pylist()
+    again = kafkalog.append(store.uri("late"), "t", rows, options=options, **named)
+    assert not again.appended
+
+
+@pytest.mark.parametrize("kind", LIARS)
+def test_a_store_that_lets_two_win_is_refused_before_the_first_row(
+    kind: str, tmp_path: Any
+) -> None:
+    with object_store(kind, tmp_path / "data") as proxied:
+        store = proxied.past_the_proxy()
+        place = store.place("log")
+        with pytest.raises(LogDirectoryError, match=r"must let exactly one.* Use a store") as error:
+            kafkalog.append(
+                store.uri("log"), "t", pa.table({"value": ["1"]}), options=store.options
+            )
+        assert store.uri("log") in str(error.value)
+        assert open_objects(place).list_after("_kafkalog") == []
