@@ -47,12 +47,13 @@ lies beside the state: ``kafkalog.snapshot.<snapshot id>``. Whoever reads puts t
 ::
 
     line 2       also has "snapshot":"<snapshot id>","crc":"1f2e3d4c","gone":["<topic id>","…"]
-    a topic      also has "changed":[0,7]
+    a topic      also has "changed":[0,7],"without":["<txnAppId>"]
 
 ``crc`` is the checksum in line 1 of the snapshot. ``gone`` are the keys of topics and writers that
 the snapshot has and the state has not. Topics and writers without a line are as in the snapshot. A
-topic with ``changed`` names partitions, durable ends and epochs of these partitions alone; of the
-others they are as in the snapshot. The snapshot has the same lines as a state of format 2, below
+topic with ``changed`` names partitions, durable ends and epochs of these partitions alone, and
+versions that are new or other; the rest are as in the snapshot, ``without`` those versions. The
+snapshot has the same lines as a state of format 2, below
 ``{"snapshot":"<snapshot id>","set":"…"}``. It is on the disk before the state that names it is
 renamed, so one rename still decides. It is never changed. Once the changes are large, the next
 commit writes another one; the last one but one is removed then.
@@ -151,7 +152,7 @@ _TOPIC: Final = frozenset(
 _REPLICATED_HEAD: Final = _HEAD | {"nodes", "former", "controller", "previous", "lentTo"}
 _REPLICATED_TOPIC: Final = _TOPIC | {"replicas"}
 _CHANGES_HEAD: Final = _HEAD | {"snapshot", "crc", "gone"}
-_CHANGED_TOPIC: Final = _TOPIC | {"changed"}
+_CHANGED_TOPIC: Final = _TOPIC | {"changed", "without"}
 _DELETED: Final = frozenset({"deleted", "id", "retired"})
 _ORIGIN: Final = frozenset({"set", "id", "positions", "time"})
 _BATCH: Final = frozenset({"batch", "digest", "time", "expiration", "expired"})
@@ -257,8 +258,10 @@ def _changed_topic(key: str, topic: TopicState, before: TopicState) -> JsonObjec
         partitions=partitions,
         durable_ends=durable_ends,
         cluster_epochs=cluster_epochs,
+        versions=dict(_differing(topic.versions, before.versions)),
     )
-    return topic_line(key, kept) | {"changed": sorted(changed)}
+    without = sorted(before.versions.keys() - topic.versions.keys())
+    return topic_line(key, kept) | {"changed": sorted(changed), "without": without}
 
 
 def _head(state: CommitState) -> JsonObject:
@@ -491,7 +494,7 @@ def _parse(path: Path, sealed: Sealed) -> CommitState:
         for line in others:
             if "changed" in line:
                 key = _parse_key(text(line["topic"]), line["id"])
-                topics[key] = _merged(topics[key], snapshot.topics[key], _numbers(line))
+                topics[key] = _merged(topics[key], snapshot.topics[key], line)
         lost = frozenset(texts(head["gone"]))
         topics = {key: it for key, it in snapshot.topics.items() if key not in lost} | topics
         writers = {key: it for key, it in snapshot.writers.items() if key not in lost} | writers
@@ -517,12 +520,10 @@ def _parse(path: Path, sealed: Sealed) -> CommitState:
     )
 
 
-def _numbers(line: JsonObject) -> frozenset[int]:
-    return frozenset(map(natural, line["changed"]))
-
-
-def _merged(topic: TopicState, before: TopicState, changed: AbstractSet[int]) -> TopicState:
-    """Return a topic of which a line has the partitions that have changed since a snapshot."""
+def _merged(topic: TopicState, before: TopicState, line: JsonObject) -> TopicState:
+    """Return a topic of which a line has what has changed since a snapshot."""
+    changed, without = frozenset(map(natural, line["changed"])), frozenset(texts(line["without"]))
+    kept = {app_id: it for app_id, it in before.versions.items() if app_id not in without}
 
     def merge(now: Mapping[int, _T], old: Mapping[int, _T]) -> Mapping[int, _T]:
         if not now.keys() <= changed:
@@ -537,6 +538,7 @@ def _merged(topic: TopicState, before: TopicState, changed: AbstractSet[int]) ->
         partitions=merge(topic.partitions, before.partitions),
         durable_ends=merge(topic.durable_ends, before.durable_ends),
         cluster_epochs=merge(topic.cluster_epochs, before.cluster_epochs),
+        versions=kept | dict(topic.versions),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from kafkalog.checkpoints.broker import read_topic_id
@@ -16,7 +17,7 @@ from kafkalog.streaming.store.identity import APP_PREFIX, remember
 from kafkalog.streaming.store.recovery.partition_states import LogReach, PartitionEnd, sync_up_to
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from kafkalog.checkpoints.commit_state import PartitionState, WriterState
     from kafkalog.streaming.commit.append import PartitionAppend
@@ -59,8 +60,8 @@ def still_known(writers: Mapping[str, WriterState], now_ms: int) -> dict[str, Wr
     """Return the writers that are not to be forgotten, with a note on those that have expired."""
     known = {}
     for key, last in writers.items():
-        if not last.is_expired(now_ms):
-            known[key] = replace(last, expired_ms=None)
+        if not last.is_expired(now_ms):  # mostly the very same object: it has not changed
+            known[key] = last if last.expired_ms is None else replace(last, expired_ms=None)
         elif last.expired_ms is None or now_ms < last.expired_ms:
             known[key] = replace(last, expired_ms=now_ms)
         elif now_ms - last.expired_ms <= last.expiration_ms:
@@ -71,13 +72,14 @@ def still_known(writers: Mapping[str, WriterState], now_ms: int) -> dict[str, Wr
 def tell_forgotten(before: CommitState, after: CommitState) -> None:
     """Warn of writers that a commit has forgotten, and of those that it has found expired."""
     # Versions in a topic that was deleted went with it, and are not forgotten.
-    then, now = dict(_named(before, after.topics)), dict(_named(after, before.topics))
-    gone = [name for name in then if name not in now]
-    expired = {
-        name: last.expired_ms
-        for name, last in now.items()
-        if last.expired_ms is not None and name in then and then[name].expired_ms is None
-    }
+    gone: list[str] = []
+    expired: dict[str, int] = {}
+    for then, now, called in _both(before, after):
+        gone += [called(key) for key in then.keys() - now.keys()]
+        for key, last in now.items():
+            is_new = last.expired_ms is not None and key in then and then[key].expired_ms is None
+            if is_new:
+                expired[called(key)] = last.expired_ms or 0
     if gone:
         _LOGGER.warning(
             "forgotten, since they were silent for twice their transactional.id.expiration.ms: %s. "
@@ -94,13 +96,18 @@ def tell_forgotten(before: CommitState, after: CommitState) -> None:
         )
 
 
-def _named(state: CommitState, keys: Container[str]) -> Iterator[tuple[str, WriterState]]:
-    """Yield writers by what a person calls them, and versions in the topics of ``keys``."""
-    yield from state.writers.items()
-    for key, topic in state.topics.items():
-        if key in keys:
-            for app_id, last in topic.versions.items():
-                yield f"{APP_PREFIX}{app_id} in topic {topic.name!r}", last
+def _both(
+    before: CommitState, after: CommitState
+) -> Iterator[tuple[Mapping[str, WriterState], Mapping[str, WriterState], Callable[[str], str]]]:
+    """Yield writers, and versions of each topic, before and after; and what a person calls them."""
+    yield before.writers, after.writers, str
+    for key, topic in before.topics.items():
+        if topic.versions and key in after.topics:
+            yield topic.versions, after.topics[key].versions, partial(_name_of_version, topic.name)
+
+
+def _name_of_version(topic: str, app_id: str) -> str:
+    return f"{APP_PREFIX}{app_id} in topic {topic!r}"
 
 
 def _shown(time_ms: int) -> str:

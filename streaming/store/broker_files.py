@@ -323,19 +323,28 @@ def sweep(log_set: LogSet, identity: BatchIdentity) -> None:
     go when they are as old as a writer is remembered that says nothing else: a job that still
     needed one would fail, and lose nothing.
     """
-    finished = {staging_hash(key): last.batch_id for key, last in log_set.state.writers.items()}
-    for topic in log_set.state.topics.values():
-        for app_id, version in topic.versions.items():
-            written = BatchIdentity(f"{APP_PREFIX}{app_id}", version.batch_id, topic=topic.name)
-            finished[staging_hash(written.staged_by)] = version.batch_id
     own = staging_hash(identity.staged_by)
-    finished[own] = max(identity.batch_id, finished.get(own, -1))
+    finished: Mapping[str, int] | None = None
     oldest_ms = system.time_ns() // 1_000_000 - DEFAULT_EXPIRATION_MS
     for folder in log_set.directories:
         with at(folder):
             for path, writer, batch_id in _staged_files(folder):
-                if batch_id <= finished.get(writer, -1) or _is_older(path, oldest_ms):
+                is_over = writer == own and batch_id <= identity.batch_id
+                if not is_over:
+                    finished = finished or _finished(log_set.state)  # there may be 20,000 writers
+                    is_over = batch_id <= finished.get(writer, -1)
+                if is_over or _is_older(path, oldest_ms):
                     path.unlink(missing_ok=True)
+
+
+def _finished(state: CommitState) -> dict[str, int]:
+    """Return the last batch of each writer that is known, by the hash in names of its files."""
+    finished = {staging_hash(key): last.batch_id for key, last in state.writers.items()}
+    for topic in state.topics.values():
+        for app_id, version in topic.versions.items():
+            written = BatchIdentity(f"{APP_PREFIX}{app_id}", version.batch_id, topic=topic.name)
+            finished[staging_hash(written.staged_by)] = version.batch_id
+    return finished
 
 
 def _staged_files(folder: Path) -> Iterator[tuple[Path, str, int]]:

@@ -72,6 +72,8 @@ def later(draw: st.DrawFn, before: CommitState) -> CommitState:
             durable_ends=ends | {n: e for n, e in other.durable_ends.items() if n in moved},
             cluster_epochs=epochs,
             settings=draw(st.sampled_from([topic.settings, other.settings])),
+            versions={a: v for a, v in topic.versions.items() if draw(st.booleans())}
+            | dict(other.versions),
         )
     writers = {key: it for key, it in before.writers.items() if draw(st.booleans())}
     return replace(
