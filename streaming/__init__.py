@@ -25,3 +25,26 @@ From bottom to top; each package imports those above it in this list, and none b
 
 ``docs/architecture.md`` follows a row through them. Read ``source`` or ``sink`` first.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kafkalog.files.storage import LOG_FINDERS, is_object_uri
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from kafkalog.files.storage import RemoteRoot
+
+
+def _find_log(place: RemoteRoot) -> Path | None:
+    """Let whoever opens a place find the log in a bucket that lies there."""
+    if not is_object_uri(place):
+        return None
+    from kafkalog.streaming.objects.bucket_store import find_log  # noqa: PLC0415 - few need it
+
+    return find_log(place)
+
+
+LOG_FINDERS.append(_find_log)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Iterable
-from dataclasses import replace
 from pathlib import Path
 from typing import (
     TYPE_CHECKING,
@@ -19,14 +18,13 @@ from typing import (
     ParamSpec,
     Protocol,
     TypeAlias,
-    cast,
 )
 
 import pyarrow as pa
 
 from kafkalog.errors import OptionError, RowError
 from kafkalog.files.deferred_signals import IS_DONE, in_shielded_steps, shielded, shielded_step
-from kafkalog.files.storage import RemoteRoot, is_object_uri
+from kafkalog.files.storage import RemoteRoot
 from kafkalog.files.system import remembered, system
 from kafkalog.streaming.admin.retention import retain_if_due
 from kafkalog.streaming.commit.committer import Committer, Outcome
@@ -278,30 +276,9 @@ def _append_options(path: Paths, topic: str | None, options: OptionValues) -> Wr
     given = texts(options, _OF_APPEND)
     if topic is not None:
         given["topic"] = topic_name(topic)
-    if is_object_uri(path):
-        return _append_options_of_bucket(str(path), given)
     parsed = WriteOptions.parse({"path": joined(path), **given})
     warn_ignored(parsed.ignored)
     return parsed
-
-
-def _append_options_of_bucket(uri: str, given: Mapping[str, str]) -> WriteOptions:
-    """Parse options of the sink, and those by which readers open a store."""
-    from kafkalog.streaming.objects.bucket_store import BucketRoot  # noqa: PLC0415
-    from kafkalog.streaming.options.read_options import ReadOptions  # noqa: PLC0415
-
-    of_store = {name: value for name, value in given.items() if name.lower().startswith("storage.")}
-    of_sink = {name: value for name, value in given.items() if name not in of_store}
-    parsed = WriteOptions.parse({"path": "/", **of_sink})
-    warn_ignored(parsed.ignored)
-    places = ReadOptions.parse({"path": uri, "subscribe": "topic", **of_store}).paths
-    if len(places) > 1:
-        raise OptionError(
-            f"option 'path': {uri!r} names {len(places)} places, and a log in an object store lies "
-            "in one: give its URI alone"
-        )
-    root = BucketRoot.of(cast("RemoteRoot", places[0]))
-    return replace(parsed, paths=(root,))
 
 
 def _identity(
@@ -585,9 +562,5 @@ def _reading(
         given["subscribe"] = ",".join(topic_names(topic))
     parsed = ReadOptions.parse(given)
     warn_ignored(parsed.ignored)
-    if any(isinstance(place, RemoteRoot) for place in parsed.paths):
-        from kafkalog.streaming.objects.bucket_store import log_place  # noqa: PLC0415
-
-        parsed = replace(parsed, paths=tuple(map(log_place, parsed.paths)))
     parsed.refuse_outside_streams()
     return parsed, ReadRows.of(parsed, columns, strings)

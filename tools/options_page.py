@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from kafkalog.streaming.consumer.consumer_options import ConsumerOptions, options_of_source
 from kafkalog.streaming.options.declaring import options_of
-from kafkalog.streaming.options.read_options import ReadOptions
+from kafkalog.streaming.options.read_options import ReadOptions, StoreOptions
 from kafkalog.streaming.sink.write_options import WriteOptions
 
 if TYPE_CHECKING:
@@ -52,6 +52,7 @@ def options_page() -> str:
         *_section("Reading", ReadOptions),
         *_section("Writing", WriteOptions),
         *_section("A Consumer", ConsumerOptions),
+        *_section("The store of a URI", StoreOptions),
         _OF_CONSUMER + ", ".join(f"`{each.name}`" for each in options_of_source()) + ".\n",
     ]
     return "\n".join(parts)
@@ -62,7 +63,10 @@ def _section(title: str, options: type[Options]) -> Iterator[str]:
     if options.RULES.prefixed:
         yield _PREFIXED
     yield "| option | accepts | default | meaning |\n| --- | --- | --- | --- |"
-    yield from (_row(entry, shared=options.RULES.prefixed) for entry in options_of(options))
+    declared = options_of(options)
+    if options is not StoreOptions:
+        declared = tuple(each for each in declared if not each.name.startswith("storage."))
+    yield from (_row(entry, shared=options.RULES.prefixed) for entry in declared)
     if not options.RULES.refused:
         yield ""
         return

@@ -15,7 +15,7 @@ from kafkalog.checkpoints.commit_state import PartitionState, TopicState
 from kafkalog.errors import CommitError
 from kafkalog.files.system import system
 from kafkalog.model import TopicPartition
-from kafkalog.streaming.commit.committer import Outcome
+from kafkalog.streaming.commit.committer import Outcome, warn_unknown_query
 from kafkalog.streaming.commit.versions import note_versions, with_new_topics
 from kafkalog.streaming.objects.bucket_log import Proposal
 from kafkalog.streaming.store.identity import BatchIdentity, Verdict, judge, remember
@@ -47,6 +47,7 @@ def commit_batch(
         committed = log.commit(batch.propose)
         if committed is None:
             return Outcome(False, log.state.number, {})
+    warn_unknown_query(identity, batch.known_writers, batch.known_topics)
     ends = {
         TopicPartition(topic.name, number): partition.log_end
         for topic in committed.topics.values()
@@ -87,11 +88,17 @@ class _Batch:
     identity: BatchIdentity
     runs: Sequence[StagedRun]
     new_ids: dict[str, str] = field(default_factory=dict)
+    known_writers: frozenset[str] = frozenset()
+    known_topics: list[TopicState] = field(default_factory=list)
+    """Of those that it goes to, as they were before it."""
 
     def propose(self, state: BucketState) -> Proposal | None:
         """See :meth:`BucketLog.commit`."""
         by_name = {topic.name: topic for topic in state.topics.values()}
         identity, last = self.identity, state.writers.get(self.identity.writer)
+        self.known_writers = frozenset([] if last is None else [identity.writer])
+        names_met = {run.topic_partition.topic for run in self.runs}
+        self.known_topics = [topic for name, topic in by_name.items() if name in names_met]
         if judge(identity, last, allows_unknown=self.plan.allows_unknown) is Verdict.SKIP:
             return None
         if identity.is_versioned:
@@ -134,6 +141,7 @@ class _Batch:
         extents: dict[tuple[str, int], list[Extent]] = {}
         for run in runs:
             name, number = run.topic_partition
+            _check_not_deleted(run, keys.get(name))
             key = keys.get(name) or self.new_ids.setdefault(name, new_topic_id())
             if key not in topics:
                 topics[key] = self._changed(state.topics.get(key), run)
@@ -162,6 +170,17 @@ class _Batch:
         settings = {**(known.settings if known else {}), **self.plan.topics.settings}
         new = {} if known else dict.fromkeys(range(run.partitions), PartitionState(0, 0, 0, 0))
         return TopicState(name, partitions=new, settings=settings, last_query=query)
+
+
+def _check_not_deleted(run: StagedRun, now: str | None) -> None:
+    """Refuse rows of a topic that was deleted since: only what comes after may make it again."""
+    if run.topic_key not in {None, now}:
+        again = "" if now is None else f", and made again with the id {now}"
+        raise CommitError(
+            f"topic {run.topic_partition.topic!r} (topic id {run.topic_key}) was deleted after "
+            f"this batch was planned{again}. Nothing was written. Run the batch again, or start "
+            "the query again: it is planned for the topics that are there by then"
+        )
 
 
 def _extent_of(run: StagedRun, before: PartitionState) -> Extent:

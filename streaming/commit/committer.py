@@ -63,10 +63,10 @@ from kafkalog.streaming.store.replicas.open_nodes import QuorumSession
 from kafkalog.streaming.store.session import Session
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Container, Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from kafkalog.checkpoints.commit_state import CommitStamp, CommitState
+    from kafkalog.checkpoints.commit_state import CommitStamp, CommitState, TopicState
     from kafkalog.checkpoints.query_checkpoint import QueryCheckpoint
     from kafkalog.model import TopicPartition
     from kafkalog.streaming.commit.append import CommitPlan
@@ -106,16 +106,15 @@ _SHOWN: Final = 20
 
 
 def warn_unknown_query(
-    identity: BatchIdentity, before: CommitState, topics: Iterable[Topic]
+    identity: BatchIdentity, writers: Container[str], topics: Iterable[TopicState]
 ) -> None:
-    """Say that a query, new by the state ``before``, begins where another one wrote last."""
-    if not identity.is_query or identity.writer in before.writers:
+    """Say that a query, new to a state with these writers, begins where another one wrote last.
+
+    ``topics`` are those that it goes to, as they were before.
+    """
+    if not identity.is_query or identity.writer in writers:
         return
-    others = {}
-    for topic in topics:
-        known = before.topics.get(topic.key)
-        if known is not None and known.last_query is not None:
-            others[topic.name] = known.last_query
+    others = {topic.name: topic.last_query for topic in topics if topic.last_query is not None}
     if others:
         shown = [f"{topic} ({query})" for topic, query in sorted(others.items())]
         _LOGGER.warning(
@@ -345,7 +344,8 @@ class Committer:
             before = log_set.state
             appends = self.append(log_set, left)
             tell_forgotten(before, log_set.state)
-            warn_unknown_query(self._identity, before, [each.topic for each in appends])
+            known = [before.topics[k] for a in appends if (k := a.topic.key) in before.topics]
+            warn_unknown_query(self._identity, before.writers, known)
             return Outcome.of(log_set.state, appends)
 
     @shielded

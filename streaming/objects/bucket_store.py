@@ -8,11 +8,11 @@ the other; they get their offsets and leader epochs when they are fetched.
 from __future__ import annotations
 
 import hashlib
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from contextlib import contextmanager
 from itertools import accumulate
-from typing import TYPE_CHECKING, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
@@ -20,9 +20,9 @@ from kafkalog.checkpoints.commit_state import STATE_FILE, CommitState
 from kafkalog.checkpoints.state_file import state_bytes
 from kafkalog.errors import CorruptRecordError, DataLossError, LogDirectoryError
 from kafkalog.files.objects import open_objects
-from kafkalog.files.paths import as_path
 from kafkalog.files.remote_path import RemoteEntry, RemotePath, RemoteStatus
-from kafkalog.files.storage import STORE, RemoteRoot, is_object_uri
+from kafkalog.files.remote_store import open_store
+from kafkalog.files.storage import STORE, RemoteRoot
 from kafkalog.files.system import remembered, system
 from kafkalog.model import partition_directory_name
 from kafkalog.streaming.log.files import LOG, file_name
@@ -38,13 +38,17 @@ if TYPE_CHECKING:
     from kafkalog.files.remote_path import OpenObject
     from kafkalog.files.storage import StorageOptions
 
-__all__ = ["BucketRoot", "BucketStore", "log_place", "number_batches"]
+__all__ = ["BucketRoot", "BucketStore", "find_log", "number_batches"]
 
 _ROOT: Final = "log"
 _METADATA: Final = "partition.metadata"
 _SEGMENT_BYTES: Final = 1 << 30
 _SEGMENT_OFFSETS: Final = 1 << 31
 _CACHE_BYTES: Final = 64 << 20
+_READ_AHEAD: Final = 256 << 10
+"""What readers of a file fetch whole."""
+_CARRIED_EXTENTS: Final = 1 << 16
+"""How many extents of a segment a task keeps; then it keeps those of the newest split alone."""
 _OURS_ALONE: Final = frozenset({"s3a", "az"})
 """Schemes by which no copy of log directories can be read."""
 _MEMBER: Final = "bucket"
@@ -88,25 +92,28 @@ class BucketRoot(RemoteRoot):
             yield log
 
 
-def log_place(place: str) -> str:
-    """Return a place as the log in an object store that lies there, where one does, as of now.
+def find_log(place: RemoteRoot) -> Path | None:
+    """Return the root of the log in an object store that lies at a URI, as of now; None without.
 
     A place that may be a copy of log directories is asked as those are read: with credentials that
     only that client finds.
     """
-    if not isinstance(place, RemoteRoot) or not is_object_uri(place) or not _holds_log(place):
-        return place
-    root = BucketRoot.of(place)
-    root.open_store().forget_listing()
-    return root
+    opened, key = remembered(_OpenStores), (str(place), place.options)
+    if key not in opened.by_root:
+        if system.monotonic() < opened.others.get(key, 0.0):
+            return None
+        if not _holds_log(place):
+            opened.others[key] = system.monotonic() + place.options.list_interval_ms / 1000
+            return None
+    store = BucketRoot.of(place).open_store()
+    store.forget_listing()
+    return store.root
 
 
 def _holds_log(place: RemoteRoot) -> bool:
-    if (str(place), place.options) in remembered(_OpenStores).by_root:
-        return True
     if place.partition("://")[0] in _OURS_ALONE:
         return open_objects(place).get(STORE) is not None
-    path = cast("RemotePath", as_path(place) / STORE)
+    path = open_store(place).root / STORE
     try:
         path.store.open(path.key)[0].close()
     except (FileNotFoundError, LogDirectoryError):
@@ -119,6 +126,8 @@ class _OpenStores:
 
     def __init__(self) -> None:
         self.by_root: dict[object, BucketStore] = {}
+        self.others: dict[object, float] = {}
+        """Places that hold no such log, and until when that is believed."""
 
 
 class _Segment(NamedTuple):
@@ -129,10 +138,32 @@ class _Segment(NamedTuple):
     """Where each ends, in bytes of the segment."""
     number: int
     """What tells it from every other segment, of a topic of the same name too."""
+    log_id: str
 
     @property
     def size(self) -> int:
         return self.ends[-1] if self.ends else 0
+
+
+class _Carried(NamedTuple):
+    """What a task gets of a segment: the extents that it reads, and where each begins there."""
+
+    number: int
+    size: int
+    starts: list[int]
+    extents: list[Extent]
+    log_id: str
+    metadata: bytes
+    """What tells the topic's id, beside the segment."""
+
+    def with_extents(self, other: _Carried) -> _Carried:
+        """Return the same with the extents of another split, too."""
+        both = dict(zip(self.starts, self.extents, strict=True))
+        both.update(zip(other.starts, other.extents, strict=True))
+        starts = sorted(both)
+        return other._replace(
+            size=max(self.size, other.size), starts=starts, extents=[both[each] for each in starts]
+        )
 
 
 class _Handle:
@@ -172,7 +203,9 @@ class BucketStore:
         self._looked_at = -float("inf")
         self._shown = _Shown(-1, {}, {})
         self._caching = system.lock()
-        self._numbered: OrderedDict[tuple[str, int], bytes] = OrderedDict()
+        self._carried: dict[str, _Carried] = {}
+        self._carried_metadata: dict[str, bytes] = {}
+        self._numbered: OrderedDict[tuple[str, str, int], bytes] = OrderedDict()
         self._numbered_bytes = 0
 
     def __reduce__(self) -> tuple[Callable[[RemoteRoot], BucketStore], tuple[RemoteRoot]]:
@@ -264,8 +297,13 @@ class BucketStore:
         Raises:
             FileNotFoundError: there is none.
         """
-        self._look_if_due()
-        found = self._shown.files.get(key)
+        if (carried := self._carried_alone(key)) is not None:
+            status = RemoteStatus(-1, carried.number, carried.size, -1)
+            return _Handle(lambda position, size: self._read_carried(key, position, size)), status
+        found: bytes | _Segment | None = self._carried_metadata.get(key)
+        if found is None or self._log is not None:
+            self._look_if_due()
+            found = self._shown.files.get(key, found)
         if found is None:
             raise FileNotFoundError(f"{self.uri_of(key)}: there is no such file")
         if isinstance(found, bytes):
@@ -299,6 +337,71 @@ class BucketStore:
         """Return how a person knows a file."""
         return str(self._place) + key.removeprefix(_ROOT)
 
+    # What a split carries to a task, which asks for nothing but data
+
+    def carried(self, key: str, start: int, end: int) -> _Carried | None:
+        """Return the extents that a range of a segment is read from."""
+        found = self._shown.files.get(key)
+        if not isinstance(found, _Segment):
+            return self._carried.get(key)
+        if found.size <= _READ_AHEAD:
+            start, end = 0, found.size
+        first = bisect_right(found.ends, start)
+        last = bisect_left(found.ends, end) + 1
+        starts = [found.ends[n] - found.extents[n].size for n in range(first, len(found.ends))]
+        return _Carried(
+            found.number,
+            found.size,
+            starts[: last - first],
+            found.extents[first:last],
+            found.log_id,
+            self._file_beside(key),
+        )
+
+    def _file_beside(self, key: str) -> bytes:
+        found = self._shown.files[f"{key.rpartition('/')[0]}/{_METADATA}"]
+        assert isinstance(found, bytes)  # noqa: S101 - no segment has that name
+        return found
+
+    def carry(self, key: str, carried: _Carried | None) -> None:
+        """Take the extents of a range of a segment."""
+        if carried is None:
+            return
+        known = self._carried.get(key)
+        is_same = known is not None and known.number == carried.number
+        if known is not None and is_same and len(known.starts) < _CARRIED_EXTENTS:
+            carried = known.with_extents(carried)
+        self._carried[key] = carried
+        self._carried_metadata[f"{key.rpartition('/')[0]}/{_METADATA}"] = carried.metadata
+
+    def _carried_alone(self, key: str) -> _Carried | None:
+        """Return what was carried here, if this process knows no more of the segment by itself."""
+        carried, found = self._carried.get(key), self._shown.files.get(key)
+        if carried is None or not isinstance(found, _Segment):
+            return carried
+        return carried if found.number == carried.number and found.size < carried.size else None
+
+    def _read_carried(self, key: str, position: int, size: int) -> bytes:
+        """Return bytes of a segment by its carried extents; by the log where these do not do."""
+        carried = self._carried[key]
+        parts, end = [], min(position + size, carried.size)
+        slot = bisect_right(carried.starts, position) - 1
+        while position < end and 0 <= slot < len(carried.starts):
+            start, extent = carried.starts[slot], carried.extents[slot]
+            until = min(start + extent.size, end)
+            if not start <= position < until:
+                break
+            batches = self._numbered_batches(extent, carried.log_id)
+            parts.append(batches[position - start : until - start])
+            position, slot = until, slot + 1
+        if position < end:
+            self._look_if_due()
+            found = self._shown.files.get(key)
+            if not isinstance(found, _Segment) or found.number != carried.number:
+                raise DataLossError(f"{self.uri_of(key)} was deleted while it was read")
+            parts.append(self._read(found, position, end - position))
+        return b"".join(parts)
+
     def _read(self, segment: _Segment, position: int, size: int) -> bytes:
         """Return bytes of a segment; fewer at its end."""
         end = min(position + size, segment.size)
@@ -308,18 +411,19 @@ class BucketStore:
             extent = segment.extents[slot]
             start = segment.ends[slot] - extent.size
             until = min(segment.ends[slot], end)
-            parts.append(self._numbered_batches(extent)[position - start : until - start])
+            batches = self._numbered_batches(extent, segment.log_id)
+            parts.append(batches[position - start : until - start])
             position, slot = until, slot + 1
         return b"".join(parts)
 
-    def _numbered_batches(self, extent: Extent) -> bytes:
-        key = (extent.object, extent.position)
+    def _numbered_batches(self, extent: Extent, log_id: str) -> bytes:
+        key = (log_id, extent.object, extent.position)
         with self._caching:
             found = self._numbered.get(key)
             if found is not None:
                 self._numbered.move_to_end(key)
                 return found
-        name = f"_kafkalog/{self._log_id}/{extent.object}"
+        name = f"_kafkalog/{log_id}/{extent.object}"
         stored = self._objects.get_range(name, extent.position, extent.size)
         if stored is None:
             raise DataLossError(
@@ -333,11 +437,6 @@ class BucketStore:
             while self._numbered_bytes > _CACHE_BYTES and len(self._numbered) > 1:
                 self._numbered_bytes -= len(self._numbered.popitem(last=False)[1])
         return numbered
-
-    @property
-    def _log_id(self) -> str:
-        assert self._log is not None  # noqa: S101 - an extent came from it
-        return self._log.state.log_id
 
 
 def _store_of(place: RemoteRoot) -> BucketStore:
@@ -390,7 +489,7 @@ def _shown(
             folders[folder] = []
             files[f"{folder}/{_METADATA}"] = f"version: 0\ntopic_id: {topic_id}".encode()
             extents = state.extents.get((topic_id, number), [])
-            for segment in _segments(extents, f"{topic_id} {number}"):
+            for segment in _segments(extents, f"{topic_id} {number}", state.log_id):
                 base = segment.extents[0].base_offset
                 files[f"{folder}/{file_name(base, LOG)}"] = segment
                 for suffix, content in _indexes(segment):
@@ -417,7 +516,7 @@ def _commit_state(state: BucketState) -> bytes:
     )
 
 
-def _segments(extents: list[Extent], partition: str) -> Iterator[_Segment]:
+def _segments(extents: list[Extent], partition: str, log_id: str) -> Iterator[_Segment]:
     first = 0
     size = 0
     for slot, extent in enumerate([*extents, None]):
@@ -431,7 +530,7 @@ def _segments(extents: list[Extent], partition: str) -> Iterator[_Segment]:
         if ends and slot > first:
             some = extents[first:slot]
             number = _number(partition, str(some[0].base_offset))
-            yield _Segment(some, list(accumulate(each.size for each in some)), number)
+            yield _Segment(some, list(accumulate(each.size for each in some)), number, log_id)
             first, size = slot, 0
         if extent is not None:
             size += extent.size

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from kafkalog.errors import OptionError
 from kafkalog.files.paths import SCHEME, local_path, split_paths
-from kafkalog.files.storage import RemoteRoot
+from kafkalog.files.storage import RemoteRoot, is_object_uri
 from kafkalog.streaming.options.quantities import DURATION_UNITS_MS, SIZE_UNITS, read_quantity
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ __all__ = [
     "READABLE_PATHS",
     "SIZE",
     "TEXT",
+    "WRITABLE_PATHS",
     "Kind",
     "choice",
     "duration_ms",
@@ -151,6 +152,11 @@ def _place(item: str) -> str:
     return RemoteRoot.parse(item)
 
 
+def _writable_place(item: str) -> str:
+    """Return the absolute local path of a path, or the root of a store that a log can lie in."""
+    return RemoteRoot.parse(item) if is_object_uri(item) else local_path(item)
+
+
 def _read_paths(text: str, read: Callable[[str], str] = local_path) -> tuple[str, ...]:
     paths = split_paths(text, read)
     if not paths:
@@ -166,6 +172,11 @@ DURATION_MS: Final = duration_ms()
 PATHS: Final = Kind(
     "log directories (paths or file: URIs), commas between them, semicolons between nodes",
     _read_paths,
+)
+WRITABLE_PATHS: Final = Kind(
+    "log directories (paths or file: URIs), commas between them, semicolons between nodes; or the "
+    "URI of a log in a bucket",
+    functools.partial(_read_paths, read=_writable_place),
 )
 READABLE_PATHS: Final = Kind(
     "log directories (paths or URIs), commas between them, semicolons between nodes",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from kafkalog.errors import OptionError
@@ -14,6 +14,7 @@ from kafkalog.streaming.options.declaring import (
     Options,
     Rules,
     option,
+    options_of,
 )
 from kafkalog.streaming.options.kinds import (
     BOOLEAN,
@@ -28,7 +29,154 @@ from kafkalog.streaming.options.kinds import (
 )
 from kafkalog.streaming.options.quantities import TIME_ACCEPTS, read_moment, shown_time
 
-__all__ = ["GroupOptions", "RangeOptions", "ReadOptions"]
+__all__ = ["GroupOptions", "RangeOptions", "ReadOptions", "StoreOptions"]
+
+
+# ----------------------------------------------------------------------------------------------
+# How the store of a URI is opened and asked.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreOptions(Options):
+    """What reaches the store of a place that is a URI."""
+
+    storage_endpoint: str | None = option(
+        "storage.endpoint",
+        TEXT,
+        default=None,
+        doc="for s3:// paths: where the store answers, such as http://localhost:9000. Default: AWS",
+    )
+    storage_region: str | None = option(
+        "storage.region", TEXT, default=None, doc="for s3:// paths: the bucket's region"
+    )
+    storage_access_key: str | None = option(
+        "storage.accessKey",
+        TEXT,
+        default=None,
+        secret=True,
+        doc="for s3:// paths: the key's id. Default: credentials are looked for as AWS' own tools "
+        "do",
+    )
+    storage_secret_key: str | None = option(
+        "storage.secretKey", TEXT, default=None, secret=True, doc="for s3:// paths: the key"
+    )
+    storage_session_token: str | None = option(
+        "storage.sessionToken",
+        TEXT,
+        default=None,
+        secret=True,
+        doc="for s3:// paths: the token that belongs to a temporary key",
+    )
+    storage_anonymous: bool | None = option(
+        "storage.anonymous", BOOLEAN, default=None, doc="for s3:// paths: ask without credentials"
+    )
+    storage_tries: int | None = option(
+        "storage.tries",
+        integer(minimum=1, maximum=1000),
+        default=None,
+        doc="for URIs: how often a request is made before it counts as failed. The rests between "
+        "tries double from 0.1 s up to 5 s. Default: 5",
+    )
+    storage_timeout_ms: int | None = option(
+        "storage.timeout",
+        duration_ms(minimum=1),
+        default=None,
+        unit="ms",
+        doc="for s3:// paths: how long a try may wait for the store. Default: 30s",
+    )
+    storage_list_interval_ms: int | None = option(
+        "storage.listInterval",
+        duration_ms(),
+        default=None,
+        unit="ms",
+        doc="for URIs: how old a listing of the store may be. New records are seen that late, and "
+        "the store is not listed more often. Default: 5s",
+    )
+    storage_poll_interval_ms: int | None = option(
+        "storage.pollInterval",
+        duration_ms(minimum=1),
+        default=None,
+        unit="ms",
+        doc="for a log in a bucket: how often the next commit is asked for, at most; a request "
+        "each. Default: 1s",
+    )
+    storage_delete_delay_ms: int | None = option(
+        "storage.deleteDelay",
+        duration_ms(minimum=3_600_000),
+        default=None,
+        unit="ms",
+        doc="for a log in a bucket: how old a data object must be before it is deleted where no "
+        "commit names it. A batch that runs longer cannot commit. The log keeps it, and takes a "
+        "longer one with the next commit. Default: what the log has, 1d in a new one",
+    )
+    storage_account_name: str | None = option(
+        "storage.accountName",
+        TEXT,
+        default=None,
+        doc="for az:// paths: the storage account. Default: AZURE_STORAGE_ACCOUNT_NAME",
+    )
+    storage_account_key: str | None = option(
+        "storage.accountKey",
+        TEXT,
+        default=None,
+        secret=True,
+        doc="for az:// and abfss:// paths: the account's key. Default: credentials are looked for "
+        "as Azure's own tools do",
+    )
+    storage_server_side_encryption: str | None = option(
+        "storage.serverSideEncryption",
+        choice("AES256", "aws:kms", "aws:kms:dsse"),
+        default=None,
+        doc="for s3:// logs: how the store encrypts what is written. Default: as the bucket says",
+    )
+    storage_kms_key_id: str | None = option(
+        "storage.kmsKeyId",
+        TEXT,
+        default=None,
+        doc="for s3:// logs: the key by which the store encrypts; storage.serverSideEncryption is "
+        "aws:kms then, if it is not given",
+    )
+    storage_requester_pays: bool | None = option(
+        "storage.requesterPays",
+        BOOLEAN,
+        default=None,
+        doc="for s3:// logs: whoever asks pays for the requests",
+    )
+    storage_path_style: bool | None = option(
+        "storage.pathStyle",
+        BOOLEAN,
+        default=None,
+        doc="for s3:// paths: whether the bucket stands in the path of a request, or in the name "
+        "of the host. Default: in the path",
+    )
+    storage_role_arn: str | None = option(
+        "storage.roleArn",
+        TEXT,
+        default=None,
+        doc="for s3:// paths: the role to assume; needs `pip install kafkalog[aws]`",
+    )
+    storage_ca_file: str | None = option(
+        "storage.caFile",
+        TEXT,
+        default=None,
+        doc="a file with certificates (PEM) that are trusted beside the machine's; it must be "
+        "there on each machine",
+    )
+    storage_proxy: str | None = option(
+        "storage.proxy",
+        TEXT,
+        default=None,
+        secret=True,
+        doc="the URL of the proxy through which the store is asked",
+    )
+
+    def in_store(self, paths: tuple[str, ...]) -> tuple[str, ...]:
+        """Return places, those that are URIs with how their store is opened."""
+        given = {
+            declared.field.removeprefix("storage_"): getattr(self, declared.field)
+            for declared in options_of(StoreOptions)
+        }
+        return tuple(p.with_options(given) if isinstance(p, RemoteRoot) else p for p in paths)
 
 
 # ----------------------------------------------------------------------------------------------
@@ -39,7 +187,7 @@ _MOMENT: Final = Kind(TIME_ACCEPTS, read_moment)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RangeOptions(Options):
+class RangeOptions(StoreOptions):
     """What a query over the source is to read."""
 
     paths: tuple[str, ...] = option(
@@ -443,135 +591,6 @@ class ReadOptions(GroupOptions):
         unit="bytes",
         doc="the most that one record batch may grow to when it is decompressed",
     )
-    storage_endpoint: str | None = option(
-        "storage.endpoint",
-        TEXT,
-        default=None,
-        doc="for s3:// paths: where the store answers, such as http://localhost:9000. Default: AWS",
-    )
-    storage_region: str | None = option(
-        "storage.region", TEXT, default=None, doc="for s3:// paths: the bucket's region"
-    )
-    storage_access_key: str | None = option(
-        "storage.accessKey",
-        TEXT,
-        default=None,
-        secret=True,
-        doc="for s3:// paths: the key's id. Default: credentials are looked for as AWS' own tools "
-        "do",
-    )
-    storage_secret_key: str | None = option(
-        "storage.secretKey", TEXT, default=None, secret=True, doc="for s3:// paths: the key"
-    )
-    storage_session_token: str | None = option(
-        "storage.sessionToken",
-        TEXT,
-        default=None,
-        secret=True,
-        doc="for s3:// paths: the token that belongs to a temporary key",
-    )
-    storage_anonymous: bool | None = option(
-        "storage.anonymous", BOOLEAN, default=None, doc="for s3:// paths: ask without credentials"
-    )
-    storage_tries: int | None = option(
-        "storage.tries",
-        integer(minimum=1, maximum=1000),
-        default=None,
-        doc="for URIs: how often a request is made before it counts as failed. The rests between "
-        "tries double from 0.1 s up to 5 s. Default: 5",
-    )
-    storage_timeout_ms: int | None = option(
-        "storage.timeout",
-        duration_ms(minimum=1),
-        default=None,
-        unit="ms",
-        doc="for s3:// paths: how long a try may wait for the store. Default: 30s",
-    )
-    storage_list_interval_ms: int | None = option(
-        "storage.listInterval",
-        duration_ms(),
-        default=None,
-        unit="ms",
-        doc="for URIs: how old a listing of the store may be. New records are seen that late, and "
-        "the store is not listed more often. Default: 5s",
-    )
-    storage_poll_interval_ms: int | None = option(
-        "storage.pollInterval",
-        duration_ms(minimum=1),
-        default=None,
-        unit="ms",
-        doc="for a log in a bucket: how often the next commit is asked for, at most; a request "
-        "each. Default: 1s",
-    )
-    storage_delete_delay_ms: int | None = option(
-        "storage.deleteDelay",
-        duration_ms(minimum=3_600_000),
-        default=None,
-        unit="ms",
-        doc="for a log in a bucket: how old a data object must be before it is deleted where no "
-        "commit names it. A batch that runs longer cannot commit. The log keeps it, and takes a "
-        "longer one with the next commit. Default: what the log has, 1d in a new one",
-    )
-    storage_account_name: str | None = option(
-        "storage.accountName",
-        TEXT,
-        default=None,
-        doc="for az:// paths: the storage account. Default: AZURE_STORAGE_ACCOUNT_NAME",
-    )
-    storage_account_key: str | None = option(
-        "storage.accountKey",
-        TEXT,
-        default=None,
-        secret=True,
-        doc="for az:// and abfss:// paths: the account's key. Default: credentials are looked for "
-        "as Azure's own tools do",
-    )
-    storage_server_side_encryption: str | None = option(
-        "storage.serverSideEncryption",
-        choice("AES256", "aws:kms", "aws:kms:dsse"),
-        default=None,
-        doc="for s3:// logs: how the store encrypts what is written. Default: as the bucket says",
-    )
-    storage_kms_key_id: str | None = option(
-        "storage.kmsKeyId",
-        TEXT,
-        default=None,
-        doc="for s3:// logs: the key by which the store encrypts; storage.serverSideEncryption is "
-        "aws:kms then, if it is not given",
-    )
-    storage_requester_pays: bool | None = option(
-        "storage.requesterPays",
-        BOOLEAN,
-        default=None,
-        doc="for s3:// logs: whoever asks pays for the requests",
-    )
-    storage_path_style: bool | None = option(
-        "storage.pathStyle",
-        BOOLEAN,
-        default=None,
-        doc="for s3:// paths: whether the bucket stands in the path of a request, or in the name "
-        "of the host. Default: in the path",
-    )
-    storage_role_arn: str | None = option(
-        "storage.roleArn",
-        TEXT,
-        default=None,
-        doc="for s3:// paths: the role to assume; needs `pip install kafkalog[aws]`",
-    )
-    storage_ca_file: str | None = option(
-        "storage.caFile",
-        TEXT,
-        default=None,
-        doc="a file with certificates (PEM) that are trusted beside the machine's; it must be "
-        "there on each machine",
-    )
-    storage_proxy: str | None = option(
-        "storage.proxy",
-        TEXT,
-        default=None,
-        secret=True,
-        doc="the URL of the proxy through which the store is asked",
-    )
     fetch_retries: int = option(
         "fetchOffset.numRetries",
         integer(minimum=1),
@@ -605,21 +624,11 @@ class ReadOptions(GroupOptions):
             )
         if self.tombstones and not self.shows_latest:
             raise OptionError("option 'tombstones' is for view=latest")
-        self._tell_roots_how_to_open()
+        object.__setattr__(self, "paths", self.in_store(self.paths))
         if self.filter_pushdown and self.has_view:
             raise OptionError(
                 f"option 'filterPushdown' is for view=records: leave it out with view={self.view}"
             )
-
-    def _tell_roots_how_to_open(self) -> None:
-        prefix = "storage_"
-        given = {
-            entry.name.removeprefix(prefix): getattr(self, entry.name)
-            for entry in fields(self)
-            if entry.name.startswith(prefix)
-        }
-        paths = (p.with_options(given) if isinstance(p, RemoteRoot) else p for p in self.paths)
-        object.__setattr__(self, "paths", tuple(paths))
 
     def names_held_back(self) -> tuple[str, ...]:
         """Return the options given by which a micro-batch may leave out what is there to read."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Final, cast
 
 from kafkalog.checkpoints.commit_state import DEFAULT_EXPIRATION_MS
@@ -15,7 +15,6 @@ from kafkalog.streaming.commit.append import CommitPlan
 from kafkalog.streaming.options.declaring import (
     KAFKA_CLIENT_OPTIONS,
     KAFKA_SECURITY_PREFIXES,
-    Options,
     Rules,
     option,
     options_of,
@@ -24,14 +23,15 @@ from kafkalog.streaming.options.kinds import (
     BOOLEAN,
     DURATION_MS,
     NAME,
-    PATHS,
     SIZE,
     TEXT,
+    WRITABLE_PATHS,
     Kind,
     choice,
     duration_ms,
     integer,
 )
+from kafkalog.streaming.options.read_options import StoreOptions
 from kafkalog.streaming.options.topic_settings import LOG_CONFIG_NAMES, LogConfig
 from kafkalog.streaming.store.policy import BY_OPTION, LAG_MS, SetPolicy, TopicPolicy
 from kafkalog.streaming.store.replicas.election import check_one_node
@@ -55,10 +55,14 @@ __all__ = ["ReplicaOptions", "WriteOptions", "WritePlan"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReplicaOptions(Options):
+class ReplicaOptions(StoreOptions):
     """A path, and what counts where it names several nodes."""
 
-    paths: tuple[str, ...] = option("path", PATHS, doc="the log directories to write to")
+    paths: tuple[str, ...] = option(
+        "path",
+        WRITABLE_PATHS,
+        doc="the log directories to write to, or the URI of a log in a bucket",
+    )
     replication_factor: int | None = option(
         *("replication.factor", integer(1, 1000)),
         default=None,
@@ -390,6 +394,7 @@ class WriteOptions(ReplicaOptions):
         if self.topic is None and self.subscribe is not None and "," not in self.subscribe:
             object.__setattr__(self, "topic", self.subscribe)
         self._check_topic()
+        self._check_store()
         LogConfig.from_mapping(self.settings)
         if (self.txn_app_id is None) != (self.txn_version is None):
             raise OptionError("give both of the options 'txnAppId' and 'txnVersion', or none")
@@ -406,6 +411,30 @@ class WriteOptions(ReplicaOptions):
         check_one_node(self.replication_factor)
         if self.acks is not None:
             object.__setattr__(self, "ignored", tuple(sorted((*self.ignored, "kafka.acks"))))
+
+    def _check_store(self) -> None:
+        """Open a log in a store as the options say, and refuse what such a log has not."""
+        object.__setattr__(self, "paths", self.in_store(self.paths))
+        if not any(isinstance(path, RemoteRoot) for path in self.paths):
+            return
+        if len(self.paths) > 1:
+            raise OptionError(
+                f"option 'path' names {len(self.paths)} places, and a log in an object store lies "
+                "in one: give its URI alone"
+            )
+        for name, value, known in (
+            ("message.format", self.message_format or "v2", "v2"),
+            ("flush", self.flush, "commit"),
+            ("preserveOffsets", self.preserve_offsets, False),
+            ("copiedFrom", self.copied_from, None),
+            ("replication.factor", self.replication_factor or 1, 1),
+            ("kafka.group.id", self.group and self.group_id, None),
+        ):
+            if value != known:
+                raise OptionError(
+                    f"option {name!r} is {value}, and a log in an object store takes "
+                    f"{'none' if known is None else known} only"
+                )
 
     def _ignore_half_a_group(self) -> None:
         """Take one of a consumer's two names for what it is to a producer."""
@@ -505,16 +534,11 @@ class WritePlan:
 
     @classmethod
     def _in_bucket(cls, options: WriteOptions) -> WritePlan:
-        root = cast("BucketRoot", options.paths[0])
-        for name, value, known in (
-            ("message.format", options.message_format or "v2", "v2"),
-            ("flush", options.flush, "commit"),
-            ("preserveOffsets", options.preserve_offsets, False),
-        ):
-            if value != known:
-                raise OptionError(
-                    f"option {name!r} is {value}, and a log in an object store takes {known} only"
-                )
+        # not at import: a log in directories needs no client of a store
+        from kafkalog.streaming.objects.bucket_store import BucketRoot  # noqa: PLC0415
+
+        root = BucketRoot.of(cast("RemoteRoot", options.paths[0]))
+        options = replace(options, paths=(root,))
         with root.writing() as log:
             state = log.state
             names = {topic.name for topic in state.topics.values()}

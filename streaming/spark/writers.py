@@ -82,7 +82,8 @@ def make_stream_writer(
     del overwrite
     plan = _plan(options, schema)
     location = plan.options.checkpoint_location
-    refuse_among_logs("option 'checkpointLocation'", location, plan.options.paths)
+    if plan.bucket is None:
+        refuse_among_logs("option 'checkpointLocation'", location, plan.options.paths)
     checkpoint = QueryCheckpoint.at(location)
     planned = _planned_by_source(plan.options, checkpoint)
     is_told = checkpoint is not None or planned is not None
@@ -194,6 +195,9 @@ class LogStreamWriter(StreamArrowWriter):
         )
         digest = (checkpoint and checkpoint.digest(batchId)) or self._digest_of(outputs)
         identity = replace(first.identity, digest=digest)
+        if self._plan.bucket is not None:
+            _commit_in_bucket(self._plan, identity, outputs, checkpoint)
+            return
         conditions, attached_records = self._attach(outputs, checkpoint, batchId)
         committer = Committer(
             self._plan.commit_plan,
@@ -269,6 +273,9 @@ class LogBatchWriter(DataSourceArrowWriter):
         show_warnings()
         outputs, given = _outputs(messages), self._plan.options
         identity = with_digests(self._identity, outputs, given.topic)
+        if self._plan.bucket is not None:
+            _commit_in_bucket(self._plan, identity, outputs)
+            return
         copied = None if given.copied_from is None else CopiedBatch.from_json(given.copied_from)
         ends = copied.ends if copied is not None and given.preserve_ends else None
         committer = Committer(self._plan.commit_plan, identity, ends=ends, copied=copied)
@@ -326,10 +333,25 @@ def _stage(
         return StagedMessage(writer.write(batches))
 
 
+def _commit_in_bucket(
+    plan: WritePlan,
+    identity: BatchIdentity,
+    outputs: Sequence[TaskOutput],
+    checkpoint: QueryCheckpoint | None = None,
+) -> None:
+    from kafkalog.streaming.commit.bucket_commit import commit_batch  # noqa: PLC0415
+
+    assert plan.bucket is not None  # noqa: S101 - who calls it has looked
+    if checkpoint is not None:
+        checkpoint.sync(identity.batch_id)
+    commit_batch(plan.bucket, plan.commit_plan, identity, _runs(outputs))
+    freeze_planner()
+
+
 def _abort(plan: WritePlan, outputs: Sequence[TaskOutput]) -> None:
     from kafkalog.streaming.commit.committer import Committer  # noqa: PLC0415
 
-    if outputs:
+    if outputs and plan.bucket is None:  # in a bucket, what was staged may be in a commit yet
         Committer(plan.commit_plan, outputs[0].identity).abort(_runs(outputs))
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.errors import PySparkException
 from tests.support.corpus import UnpackedCase
-from tests.support.object_store import ObjectStore, object_store
+from tests.support.object_store import ObjectStore, Request, object_store
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -80,10 +81,116 @@ def test_a_store_that_fails_in_a_task_is_reported_without_secrets(
     assert SECRET not in str(e.value)
 
 
-def test_nothing_is_written_to_a_store(spark: SparkSession, store: ObjectStore) -> None:
+def test_nothing_is_written_where_no_log_can_lie(spark: SparkSession) -> None:
     rows = spark.createDataFrame([("t", b"v")], "topic string, value binary")
     writer = rows.write.format("kafkalog").mode("append")
     with pytest.raises(PySparkException, match=r"not on a local file system.*locks") as caught:
-        writer.save(f"s3://an-id:{SECRET}@archive/new?region=us-east-1")
+        writer.save(f"hdfs://an-id:{SECRET}@archive/new?region=us-east-1")
     assert "archive/new" in str(caught.value)
     assert SECRET not in str(caught.value).split("Traceback")[0]
+
+
+# A log in a bucket
+
+
+def values_of(spark: SparkSession, options: dict[str, str], topic: str) -> list[str]:
+    frame = spark.read.format("kafkalog").options(**options, subscribe=topic).load()
+    rows = frame.selectExpr("CAST(value AS STRING)", "partition", "offset").collect()
+    return [value for value, *_ in sorted(rows, key=lambda row: (row[1], row[2]))]
+
+
+class FailingCommits:
+    """Requests for commits that go wrong: each is lost, or its answer and what is asked then."""
+
+    def __init__(self, *faults: str | None) -> None:
+        self._faults = iter(faults)
+        self.is_blind = False
+
+    def __call__(self, request: Request) -> str | None:
+        if "/commits/" not in request.path:
+            return None
+        if request.method == "PUT":
+            fault = next(self._faults, None)
+            self.is_blind = fault == "reset"
+            return fault
+        return "lost" if self.is_blind else None
+
+
+def test_rows_are_written_to_a_bucket_and_read_from_it(
+    spark: SparkSession, store: ObjectStore, tmp_path: Path
+) -> None:
+    store.make_bucket()
+    options = {"path": store.uri("written"), **store.options}
+    frame = spark.range(40, numPartitions=2).selectExpr("CAST(id AS STRING) AS value")
+    for _ in range(2):  # a batch write with a version counts once
+        named = {"txnAppId": "job", "txnVersion": "1", "topic": "a", "numPartitions": "2"}
+        frame.write.format("kafkalog").options(**options, **named).mode("append").save()
+    assert sorted(values_of(spark, options, "a"), key=int) == [str(n) for n in range(40)]
+    query = (
+        spark.readStream.format("kafkalog")
+        .options(**options, subscribe="a", startingOffsets="earliest", maxOffsetsPerTrigger="10")
+        .load()
+        .writeStream.format("kafkalog")
+        .options(**options, topic="b", numPartitions="2")
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert query.awaitTermination(300)
+    assert sorted(values_of(spark, options, "b"), key=int) == [str(n) for n in range(40)]
+    assert len(query.recentProgress) >= 4
+
+
+def test_a_query_that_fails_at_each_commit_writes_each_row_once(
+    spark: SparkSession, store: ObjectStore, tmp_path: Path
+) -> None:
+    store.make_bucket()
+    options = {"path": store.uri("failing"), **store.options, "storage.tries": "1"}
+    frame = spark.range(9).selectExpr("CAST(id AS STRING) AS value").coalesce(1)
+    frame.write.format("kafkalog").options(**options, topic="a").mode("append").save()
+    faults = store.fault = FailingCommits("lost", "reset", None, "reset", "lost")
+    failed = 0
+    while True:
+        query = (
+            spark.readStream.format("kafkalog")
+            .options(**options, subscribe="a", startingOffsets="earliest", maxOffsetsPerTrigger="3")
+            .load()
+            .writeStream.format("kafkalog")
+            .options(**options, topic="b", checkpointLocation=str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        try:
+            query.awaitTermination(300)
+            break
+        except PySparkException:
+            failed += 1
+            faults.is_blind = False
+    store.reset()
+    assert failed >= 2
+    assert values_of(spark, options, "b") == [str(n) for n in range(9)]
+
+
+@pytest.mark.nightly
+def test_a_query_whose_checkpoint_is_older_is_refused(
+    spark: SparkSession, store: ObjectStore, tmp_path: Path
+) -> None:
+    store.make_bucket()
+    options = {"path": store.uri("older"), **store.options}
+    checkpoint, older = tmp_path / "checkpoint", tmp_path / "older"
+
+    def run(name: str) -> None:
+        frame = spark.range(3).selectExpr("CAST(id AS STRING) AS value").coalesce(1)
+        frame.write.format("kafkalog").options(**options, topic="a").mode("append").save()
+        reader = spark.readStream.format("kafkalog").options(**options, subscribe="a")
+        writer = reader.option("startingOffsets", "earliest").load().writeStream
+        named = {"topic": "b", "checkpointLocation": name, "transactional.id": "q"}
+        query = writer.format("kafkalog").options(**options, **named)
+        query.trigger(availableNow=True).start().awaitTermination(300)
+
+    run(str(checkpoint))
+    shutil.copytree(checkpoint, older)
+    run(str(checkpoint))
+    with pytest.raises(PySparkException, match="BatchIdentityError"):
+        run(str(older))
+    assert values_of(spark, options, "b") == ["0", "1", "2"] * 2

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, Self
 from urllib.parse import unquote, urlsplit
 
 from kafkalog.errors import OptionError
-from kafkalog.files.storage import RemoteRoot
+from kafkalog.files.storage import RemoteRoot, is_object_uri
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -99,10 +99,12 @@ def _without_scheme(text: str) -> str:
     uri = urlsplit(text)
     if uri.scheme.lower() != "file":
         shown = text.partition("?")[0].rpartition("@")[2]  # the rest may hold secrets
-        raise OptionError(
-            f"{shown!r} is not on a local file system: logs are written with locks, renames and "
-            "fsync, which stores have not; write to a local path (or a file: URI) and copy it"
-        )
+        why = "logs are written with locks, renames and fsync, which stores have not; write to a "
+        why += "local path (or a file: URI) and copy it"
+        if is_object_uri(text):
+            why = "a log in a bucket is known to the sink and the source, append, read, tail and "
+            why += "get, and not to this; docs/buckets.md says what works there"
+        raise OptionError(f"{shown!r} is not on a local file system: {why}")
     if uri.netloc not in {"", "localhost"} or not uri.path.startswith("/"):
         raise OptionError(f"{text!r} is no local file: URI; write file:///folder")
     return unquote(uri.path)

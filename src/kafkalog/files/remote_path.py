@@ -92,6 +92,14 @@ class Store(Protocol):
         """Read a small file whole; raises FileNotFoundError, LogDirectoryError."""
         ...
 
+    def carried(self, key: str, start: int, end: int) -> object:
+        """Return what another process needs to know of a range of a file, for :meth:`carry`."""
+        ...
+
+    def carry(self, key: str, carried: Any) -> None:  # noqa: ANN401 - the store's own
+        """Take what :meth:`carried` has told where the range was planned."""
+        ...
+
 
 class RemotePath(_ReadAsPath):
     """A path in a store; ``uri`` is how a person knows it, and holds no secret. Picklable.

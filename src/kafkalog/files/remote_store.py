@@ -134,8 +134,8 @@ class RemoteStore:
         folder, _, name = f"{root}/{STORE}".rpartition("/")
         if any(entry.name == name for entry in folders.get(folder, ())):
             raise LogDirectoryError(
-                f"{self._given} holds a log that is kept as objects: kafkalog.append, read and "
-                "tail from Python know it, nothing else so far"
+                f"{self._given} holds a log that is kept as objects, and was made after this "
+                "process began to read there: start again"
             )
         self._folders = folders
         self._listed_at = system.monotonic()
@@ -205,6 +205,12 @@ class RemoteStore:
 
         what = f"{self.uri_of(key)}: bytes {position} to {position + length} cannot be read"
         return self.trying(what, get)
+
+    def carried(self, key: str, start: int, end: int) -> None:
+        """Tell nothing of a range: whoever reads it asks the store."""
+
+    def carry(self, key: str, carried: object) -> None:
+        """Take nothing."""
 
     def uri_of(self, key: str) -> str:
         """Return the URI of a name in the store."""

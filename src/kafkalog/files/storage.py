@@ -13,16 +13,19 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from kafkalog.errors import OptionError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
-__all__ = ["STORE", "RemoteRoot", "StorageOptions", "is_object_uri"]
+__all__ = ["LOG_FINDERS", "STORE", "RemoteRoot", "StorageOptions", "is_object_uri"]
 
 STORE: Final = "_kafkalog/store"
 """The object that tells the id of a log that is kept as objects, in its root."""
 
 _OBJECT_SCHEMES: Final = frozenset({"s3", "s3a", "az", "abfss", "gs"})
 """Of the stores in which a log can be written."""
+
+LOG_FINDERS: Final[list[Callable[[RemoteRoot], Path | None]]] = []
+"""What finds a log that is kept as objects, as of now; packages above this one add to it."""
 
 _QUERY: Final = {
     "endpoint_override": "endpoint",
@@ -130,7 +133,7 @@ class RemoteRoot(str):
 
     def open_log(self) -> Path | None:
         """Return the root of a log that is kept as objects; None of any other place."""
-        return None
+        return next((log for find in LOG_FINDERS if (log := find(self)) is not None), None)
 
     def with_options(self, given: Mapping[str, object]) -> Self:
         """Return the same place with other options where those are given.

@@ -8,7 +8,7 @@ and inode. Everything here comes from listings and offset indexes: no log is sca
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from kafkalog.streaming.log.files import SWAP
 from kafkalog.streaming.log.segment import LogSegment
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from kafkalog.files.watch import Stamp
 
@@ -66,6 +66,20 @@ class SegmentSlice(NamedTuple):
     def size(self) -> int:
         """Bytes to read, at most."""
         return self.end_position - self.start_position
+
+    def __reduce__(self) -> tuple[Callable[..., SegmentSlice], tuple[object, ...]]:
+        path, carried = self.path, None
+        if isinstance(path, RemotePath):
+            carried = path.store.carried(path.key, self.start_position, self.end_position)
+        return _carried_slice, (carried, *self)
+
+
+def _carried_slice(carried: object, *fields: Any) -> SegmentSlice:  # noqa: ANN401
+    """Return a slice that was planned in another process, which has told its store of it."""
+    arrived = SegmentSlice(*fields)
+    if isinstance(arrived.path, RemotePath):
+        arrived.path.store.carry(arrived.path.key, carried)
+    return arrived
 
 
 def slice_segment(segment: LogSegment, start: int, end: int, *, sealed_end: bool) -> SegmentSlice:

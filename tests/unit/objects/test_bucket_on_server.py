@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 from collections import Counter
 from typing import TYPE_CHECKING
 
@@ -11,8 +12,14 @@ import pytest
 from tests.support.object_store import ObjectStore, object_store
 
 import kafkalog
-from kafkalog.errors import LogDirectoryError, OptionError
-from kafkalog.files.system import system
+from kafkalog.errors import OptionError
+from kafkalog.files import open_file
+from kafkalog.files.system import remembered, system
+from kafkalog.streaming.objects import bucket_store
+from kafkalog.streaming.options.read_options import ReadOptions
+from kafkalog.streaming.source.batch_plan import plan_batch
+from kafkalog.streaming.source.reading import read_split
+from kafkalog.streaming.source.schema import ReadRows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -116,9 +123,31 @@ def test_a_log_lies_in_one_place(server: ObjectStore) -> None:
         kafkalog.append(both, "t", pa.table({"value": ["1"]}), options=server.options)
 
 
-def test_who_does_not_know_such_a_log_yet_says_so(server: ObjectStore) -> None:
+def test_a_key_is_looked_up(server: ObjectStore) -> None:
     server.reset()
-    place = server.uri("unknown")
-    kafkalog.append(place, "t", pa.table({"value": ["1"]}), options=server.options)
-    with pytest.raises(LogDirectoryError, match="kept as objects"):
-        kafkalog.get(place, "t", "a", options=server.options)
+    place, options = server.uri("keys"), server.options
+    rows = pa.table({"key": ["a", "b", "a"], "value": ["1", "2", "3"]})
+    kafkalog.append(place, "t", rows, options={**options, "numPartitions": 3})
+    found = kafkalog.get(place, "t", "a", options=options)
+    assert found is not None
+    assert found["value"] == b"3"
+    scanned = pa.Table.from_batches(kafkalog.scan(place, "t", options=options))
+    assert scanned["value"].to_pylist() == [b"3", b"2"]
+
+
+def test_a_planned_read_asks_elsewhere_for_nothing_but_data(server: ObjectStore) -> None:
+    server.reset()
+    place, options = server.uri("planned"), server.options
+    for number in range(5):
+        kafkalog.append(place, "t", pa.table({"value": [f"{number}"]}), options=options)
+    parsed = ReadOptions.parse({"path": place, "subscribe": "t", **options})
+    planned = pickle.dumps((plan_batch(parsed), parsed))
+    remembered(bucket_store._OpenStores).by_root.clear()
+    remembered(open_file._KnownFiles).clear()
+    server.requests.clear()
+    splits, parsed = pickle.loads(planned)
+    rows = ReadRows.of(parsed, (), ())
+    read = [each for split in splits for each in read_split(split, parsed, rows.of_records)]
+    assert pa.Table.from_batches(read)["value"].to_pylist() == [b"%d" % n for n in range(5)]
+    assert [request.name[-2:] for request in server.requests] == ["01", "02", "03", "04", "05"]
+    assert all(request.start > 0 for request in server.requests)
