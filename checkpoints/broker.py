@@ -66,6 +66,7 @@ __all__ = [
     "is_locked",
     "is_topic_id",
     "new_topic_id",
+    "parse_checkpoint",
     "parse_integer",
     "read_checkpoint",
     "read_leader_epochs",

@@ -435,11 +435,15 @@ def _aws_credentials(place: RemoteRoot) -> Any:  # noqa: ANN401 - one of two pro
     except Exception as error:  # botocore's own, and ValueError
         raise OptionError(f"{place}: {what} gives no credentials: {error}") from error
 
+    return _assuming(session, options.role_arn)
+
+
+def _assuming(session: Any, role_arn: str) -> Callable[[], dict[str, Any]]:  # noqa: ANN401
+    """Return what takes on a role, and gives the keys that it gets for that."""
+
     def assume_role() -> dict[str, Any]:
         # obstore's own provider gives the time in a zone that obstore refuses
-        answer = session.client("sts").assume_role(
-            RoleArn=options.role_arn, RoleSessionName="kafkalog"
-        )
+        answer = session.client("sts").assume_role(RoleArn=role_arn, RoleSessionName="kafkalog")
         found = answer["Credentials"]
         return {
             "access_key_id": found["AccessKeyId"],
