@@ -66,7 +66,6 @@ __all__ = [
     "is_locked",
     "is_topic_id",
     "new_topic_id",
-    "parse_checkpoint",
     "parse_integer",
     "read_checkpoint",
     "read_leader_epochs",
