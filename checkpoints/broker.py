@@ -58,6 +58,7 @@ __all__ = [
     "LOCK",
     "LOG_START_OFFSET",
     "META_PROPERTIES",
+    "OFFSET_CHECKPOINTS",
     "PARTITION_METADATA",
     "RECOVERY_POINT",
     "LeaderEpoch",
@@ -192,6 +193,7 @@ RECOVERY_POINT: Final = "recovery-point-offset-checkpoint"
 LOG_START_OFFSET: Final = "log-start-offset-checkpoint"
 HIGH_WATERMARK: Final = "replication-offset-checkpoint"
 CLEANER_OFFSET: Final = "cleaner-offset-checkpoint"
+OFFSET_CHECKPOINTS: Final = (RECOVERY_POINT, LOG_START_OFFSET, HIGH_WATERMARK, CLEANER_OFFSET)
 META_PROPERTIES: Final = "meta.properties"
 CLEAN_SHUTDOWN: Final = ".kafka_cleanshutdown"
 LOCK: Final = ".lock"

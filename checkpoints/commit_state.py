@@ -562,6 +562,15 @@ class CommitState:
         return bool(self.nodes)
 
     @property
+    def knows_all_ends(self) -> bool:
+        """Whether a broker's files cannot tell more of partitions than it does.
+
+        That holds of a replicated set that is ours: its nodes decide together what is committed,
+        and a checkpoint file of one node is that node's alone.
+        """
+        return self.is_replicated and not self.handed_to
+
+    @property
     def voters(self) -> tuple[frozenset[int], ...]:
         """The nodes of which a majority decides on this state; each of them, where they change.
 

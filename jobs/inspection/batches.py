@@ -6,17 +6,24 @@ import logging
 from collections import defaultdict
 from contextlib import contextmanager, suppress
 from enum import StrEnum
-from itertools import islice, zip_longest
+from itertools import islice, product, zip_longest
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from kafkalog.checkpoints.broker import (
+    OFFSET_CHECKPOINTS,
     PARTITION_METADATA,
     RECOVERY_POINT,
     read_offset_checkpoint,
     read_topic_id,
 )
 from kafkalog.checkpoints.committed import Committed, load_committed
-from kafkalog.errors import CommitError, CorruptRecordError, KafkaLogError, OptionError
+from kafkalog.errors import (
+    CheckpointError,
+    CommitError,
+    CorruptRecordError,
+    KafkaLogError,
+    OptionError,
+)
 from kafkalog.jobs.inspection.log_dirs import (
     ends_of,
     log_dirs_of,
@@ -271,7 +278,7 @@ def _verified_files(paths: Sequence[str], topic: str | None) -> Iterator[Verifie
     committed = Committed(None, None)
     with suppress(KafkaLogError, OSError):
         committed = load_committed(log_dirs_of(paths).paths)
-    marks = BrokerMarks()
+    marks = BrokerMarks(committed.state)
     for text in _damaged_checkpoints(committed, there):
         yield Verified(
             {"topic": None, "partition": None, "segment": None, "problem": text}, Fault.STATE
@@ -288,17 +295,33 @@ def _verified_files(paths: Sequence[str], topic: str | None) -> Iterator[Verifie
 def _damaged_checkpoints(
     committed: Committed, there: Mapping[TopicPartition, PartitionDirectory]
 ) -> list[str]:
-    """Return why the next writer of a set refuses checkpoint files; a replica gets new ones.
+    """Return why the next writer of a set refuses checkpoint files, or replaces those of a node.
 
-    A high watermark that cannot be read is told by whoever looks where logs end.
+    In a set of one node, a high watermark that cannot be read is told by whoever looks where logs
+    end.
     """
-    if committed.state is None or committed.state.is_replicated:
+    if committed.state is None:
         return []
     problems: list[str | None] = []
+    if committed.state.knows_all_ends:
+        for log_dir, name in product(sorted(committed.members), OFFSET_CHECKPOINTS):
+            with _noting(problems):
+                _read_of_node(log_dir, name)
+        return [*filter(None, problems)]
     for log_dir in sorted({found.log_dir for found in there.values()}):
         with _noting(problems):
             read_offset_checkpoint(log_dir, RECOVERY_POINT)
     return [*filter(None, problems)]
+
+
+def _read_of_node(log_dir: Path, name: str) -> None:
+    try:
+        read_offset_checkpoint(log_dir, name)
+    except CheckpointError as error:
+        raise CheckpointError(
+            f"{error.fault}. The commit states of the nodes know what it said: the next commit, or "
+            "`kafkalog recover`, puts it aside"
+        ) from error
 
 
 @contextmanager

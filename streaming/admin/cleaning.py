@@ -333,7 +333,8 @@ class _Cleaning:
     def _known(self, log_set: LogSet) -> ManagedLog:
         """Find the partition, and end what a killed swap has left."""
         where = log_set.partitions().get(self._task.topic_partition)
-        log = None if where is None else ManagedLog.of(log_set.state, where, BrokerMarks())
+        marks = BrokerMarks(log_set.state)
+        log = None if where is None else ManagedLog.of(log_set.state, where, marks)
         if log is None or log.key != self._task.key:
             raise _gone(self._task)
         if log_set.state.is_replicated and log.where.path != self._where.path:

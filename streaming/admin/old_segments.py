@@ -406,7 +406,7 @@ def logs_of_ours(
     decide on. For ``ends_swaps`` see :meth:`ManagedLog.of`. Of Kafka's own topics only those count
     that are named as ``internal``.
     """
-    marks = BrokerMarks()
+    marks = BrokerMarks(log_set.state)
     for key, where in log_set.partitions().items():
         check_interrupt()
         if not concerns(key):

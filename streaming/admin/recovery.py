@@ -415,7 +415,7 @@ class _PartitionRecovery:
         self._takes_positions = takes_positions
         self._resets = resets
         self._ends_open = ends_open
-        self._marks = BrokerMarks()
+        self._marks = BrokerMarks(log_set.state)
         self._owners = TopicOwners(log_set.state)
 
     def concerns(self, key: TopicPartition, found: PartitionDirectory) -> bool:

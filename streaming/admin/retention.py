@@ -142,7 +142,7 @@ def _ready_replicas(log_set: LogSet, gone: Sequence[ExpiredSegments]) -> list[Ex
     for each in gone:
         for where in _replicas_of(log_set, each.log):
             with log_set.node.isolated_at(where.log_dir):
-                log = ManagedLog.of(log_set.state, where, BrokerMarks())
+                log = ManagedLog.of(log_set.state, where, BrokerMarks(log_set.state))
                 if log is None or not log.segments:
                     continue
                 log.check_end()  # it may be an older copy
@@ -400,7 +400,7 @@ def _named(
     log_set: LogSet, offsets: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, ManagedLog]:
     there = log_set.partitions()
-    marks = BrokerMarks()
+    marks = BrokerMarks(log_set.state)
     found = {}
     for key in offsets:
         log = ManagedLog.of(log_set.state, there[key], marks) if key in there else None

@@ -202,7 +202,7 @@ def _chosen(
 def _looked_at(
     directories: Sequence[Path], wanted: Sequence[TopicPartition], state: CommitState | None
 ) -> list[_Log]:
-    logs, marks = [], BrokerMarks()
+    logs, marks = [], BrokerMarks(state)
     for key, where in _chosen(directories, wanted, state).items():
         if not wanted and not list_base_offsets(where.path):
             continue  # a folder that only has the name of a partition's

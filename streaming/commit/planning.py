@@ -238,7 +238,7 @@ class _Planner:
         self._partitions = log_set.partitions()
         committed = Committed(log_set.state, None)
         self._catalog = TopicCatalog(self._partitions, committed, plan.topics, appenders.topic_id)
-        self._marks = BrokerMarks()
+        self._marks = BrokerMarks(log_set.state)
         self._policies = {attached.topic: attached.policy for attached in attached_records}
         self._topics: dict[str, Topic] = {}
 

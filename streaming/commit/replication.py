@@ -329,7 +329,7 @@ class Replication:
             key=key,
             config=append.topic.config,
             committed_end=state.log_end(key.topic, append.topic.topic_id, key.partition),
-            marks=BrokerMarks(),
+            marks=BrokerMarks(state),
             is_there=is_there,
             is_replicated=True,
             check_locks=self._log_set.check_current,

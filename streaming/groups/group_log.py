@@ -142,8 +142,8 @@ class GroupLog:
             return None
         topic_id = read_topic_id(where.path)
         known = log_set.state.log_end(OFFSETS_TOPIC, topic_id, number)
-        said = BrokerMarks().said(where.path, TopicPartition(OFFSETS_TOPIC, number), known)
-        end = committed_end(said)
+        marks = BrokerMarks(log_set.state)
+        end = committed_end(marks.said(where.path, TopicPartition(OFFSETS_TOPIC, number), known))
         return (where, end) if end else None
 
     def _begin_anew(self, place: tuple[object, ...] | None) -> None:

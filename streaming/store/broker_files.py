@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kafkalog.checkpoints.broker import (
-    CLEANER_OFFSET,
     HIGH_WATERMARK,
     LOG_START_OFFSET,
+    OFFSET_CHECKPOINTS,
     RECOVERY_POINT,
     read_leader_epochs,
     read_offset_checkpoint,
@@ -66,9 +66,6 @@ __all__ = [
 # Source: Kafka ``UnifiedLog`` (log start offset above the log end), ``LogManager``.
 
 
-_CHECKPOINTS: Final = (LOG_START_OFFSET, RECOVERY_POINT, HIGH_WATERMARK, CLEANER_OFFSET)
-
-
 def drop_stale_entries(directories: Iterable[Path], made: Collection[TopicPartition]) -> None:
     """Durably take an earlier topic's lines out of all offset checkpoints of a new topic.
 
@@ -115,7 +112,7 @@ def drop_entries_of_missing(folder: Path) -> None:
 
 
 def _drop(folder: Path, is_stale: Callable[[Path, TopicPartition], bool]) -> None:
-    for name in _CHECKPOINTS:
+    for name in OFFSET_CHECKPOINTS:
         stale = [key for key in read_offset_checkpoint(folder, name) if is_stale(folder, key)]
         if stale:
             write_offset_checkpoint(folder, name, {}, remove=stale)

@@ -14,7 +14,7 @@ from kafkalog.checkpoints.broker import (
 )
 from kafkalog.checkpoints.state_file import names_nodes
 from kafkalog.checkpoints.voters import find_voters
-from kafkalog.errors import CheckpointError, LogDirectoryError
+from kafkalog.errors import CheckpointError, KafkaLogError, LogDirectoryError
 from kafkalog.files.paths import NodePlace, as_path
 from kafkalog.files.remote_path import RemotePath
 from kafkalog.files.system import remembered, system
@@ -184,19 +184,23 @@ class LogDirs:
         partitions: Iterable[PartitionDirectory],
         *,
         unnamed: int | None = None,
-        is_needed: bool = False,
+        unreadable: dict[Path, KafkaLogError] | None = None,
     ) -> dict[TopicPartition, int]:
         """Read an offset checkpoint for the partitions that live beside it, in any directories.
 
-        Lines about partitions that live elsewhere, or nowhere, are leftovers and not returned. An
-        unreadable file counts as missing, with a warning, unless it ``is_needed``. A partition that
-        the file of its directory does not name gets ``unnamed``, if that is given; without the
-        file, nothing.
+        Lines about partitions that live elsewhere, or nowhere, are leftovers and not returned. A
+        file that breaks the format counts as missing, with a warning. A partition that the file of
+        its directory does not name gets ``unnamed``, if that is given; without the file, nothing.
         KRaft's own log, ``__cluster_metadata``, is in none: its quorum keeps its high watermark.
 
+        ``unreadable`` is set to the directories whose file cannot be read, and why. Then there is
+        no warning, and nothing is raised.
+
         Raises:
-            CheckpointError: a file that is needed breaks the format.
+            LogDirectoryError: something else is in the file's place, or it may not be read.
         """
+        if unreadable is not None:
+            unreadable.clear()
         offsets: dict[TopicPartition, int] = {}
         by_directory: dict[Path, list[TopicPartition]] = {}
         for partition in partitions:
@@ -204,10 +208,13 @@ class LogDirs:
         for directory, living in by_directory.items():
             try:
                 known = find_offset_checkpoint(directory, name)
-            except CheckpointError as error:
-                if is_needed:
+            except (CheckpointError, LogDirectoryError) as error:
+                if unreadable is not None:
+                    unreadable[directory] = error
+                elif isinstance(error, CheckpointError):
+                    _LOGGER.warning("not used, as if it were missing: %s", error)
+                else:
                     raise
-                _LOGGER.warning("not used, as if it were missing: %s", error)
                 continue
             if known is None:
                 continue

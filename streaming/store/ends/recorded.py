@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
     from pathlib import Path
 
+    from kafkalog.checkpoints.commit_state import CommitState
     from kafkalog.model import TopicPartition
     from kafkalog.streaming.log.log_dir import PartitionDirectory
 
@@ -45,6 +46,9 @@ __all__ = ["BrokerMarks", "WatchedMarks"]
 # A high watermark above the log's end tells of records that the log lacks: it is a copy from
 # before they were written, or they were lost. What forbids to cut a log, see
 # :func:`.rule.marks_above`.
+#
+# Of a replicated set that no broker has, high watermarks and log starts are not asked: its nodes
+# have decided on those in the commit state, and a file that is damaged is damaged on one node.
 
 
 _LOGGER = logging.getLogger("kafkalog.sink")
@@ -59,7 +63,9 @@ class _Marks(NamedTuple):
 class BrokerMarks:
     """The marks of log directories, each read when first asked for."""
 
-    def __init__(self) -> None:
+    def __init__(self, state: CommitState | None) -> None:
+        """Read nothing yet; ``state`` is the commit state beside the partitions."""
+        self._by_state_alone = state is not None and state.knows_all_ends
         self._read: dict[Path, _Marks] = {}
         self._log_starts: dict[Path, dict[TopicPartition, int]] = {}
         self._tiered = TieredStarts()
@@ -85,6 +91,8 @@ class BrokerMarks:
 
     def log_start(self, where: PartitionDirectory) -> int:
         """Return the log start that is kept for a partition; 0 without one that can be read."""
+        if self._by_state_alone:
+            return 0
         return self._lines(where.log_dir).get(where.topic_partition, 0)
 
     def start_of_log(
@@ -118,7 +126,7 @@ class BrokerMarks:
         if log_dir not in self._read:
             with at(log_dir):
                 self._read[log_dir] = _Marks(
-                    read_offset_checkpoint(log_dir, HIGH_WATERMARK),
+                    {} if self._by_state_alone else read_offset_checkpoint(log_dir, HIGH_WATERMARK),
                     read_offset_checkpoint(log_dir, RECOVERY_POINT),
                     (log_dir / META_PROPERTIES).exists(),
                 )
@@ -129,7 +137,9 @@ class BrokerMarks:
 # What commit states, intents and a broker's checkpoints say of partitions, for readers.
 #
 # They are read again when they have changed. What a broker's file cannot tell, since it is
-# damaged, counts as not said, with a warning: the broker reads it so, too.
+# damaged, counts as not said, with a warning: the broker reads it so, too. Without its high
+# watermarks, what a broker has not yet committed would be read: that is an error, but of a
+# replicated set that no broker has. Its commit state knows high watermarks and log starts.
 
 
 _READER_LOGGER = logging.getLogger("kafkalog.source")
@@ -165,18 +175,24 @@ class WatchedMarks:
         self._has_remote_indexes = False
         starts = [folder / LOG_START_OFFSET for folder in directories]
         self._log_starts = Watched(starts, self._load_log_starts)
-        # Without it, what a broker has not yet committed would be read.
-        self._high_watermarks = self._watched(HIGH_WATERMARK, unnamed=0, is_needed=not to_log_end)
+        self._by_state_alone = False
+        self._unreadable: dict[Path, KafkaLogError] = {}
+        """Directories whose high watermarks cannot be read, and why."""
+        unreadable = None if to_log_end else self._unreadable
+        self._high_watermarks = self._watched(HIGH_WATERMARK, 0, unreadable)
         self._recovery_points = self._watched(RECOVERY_POINT)
         files = [folder / name for folder in directories for name in _COMMIT_FILES]
         self._committed = Watched(files, self._load_committed)
 
     def _watched(
-        self, name: str, unnamed: int | None = None, *, is_needed: bool = False
+        self,
+        name: str,
+        unnamed: int | None = None,
+        unreadable: dict[Path, KafkaLogError] | None = None,
     ) -> Watched[Offsets]:
         def read() -> Offsets:
             partitions = self._partitions().values()
-            return LogDirs.checkpoint(name, partitions, unnamed=unnamed, is_needed=is_needed)
+            return LogDirs.checkpoint(name, partitions, unnamed=unnamed, unreadable=unreadable)
 
         return Watched([directory / name for directory in self._directories], read)
 
@@ -184,6 +200,8 @@ class WatchedMarks:
         # A broker that begins to tier writes these files again soon after. To ask for each
         # partition would be a call of the system for each directory and partition of a batch.
         self._has_remote_indexes = has_remote_indexes(self._directories)
+        if self._by_state_alone:
+            return {}
         return LogDirs.checkpoint(LOG_START_OFFSET, self._partitions().values())
 
     def _load_committed(self) -> Committed:
@@ -199,6 +217,10 @@ class WatchedMarks:
             found = Committed(None, None)
             states = (folder / STATE_FILE for folder in self._directories)
             self._with_state = [state.parent for state in states if _is_there(state)]
+        by_state_alone = found.state is not None and found.state.knows_all_ends
+        if by_state_alone != self._by_state_alone:
+            self._by_state_alone = by_state_alone
+            self._log_starts.forget()
         partitions = () if found.unfinished is None else found.unfinished.partitions
         self._begun = {
             each.topic_partition: 0 if each.created else each.start_offset for each in partitions
@@ -240,16 +262,27 @@ class WatchedMarks:
         )
 
     def said(self, where: PartitionDirectory, topic_id: str | None) -> RecordedOffsets:
-        """Return what is said of a partition, as of the last refresh."""
+        """Return what is said of a partition, as of the last refresh.
+
+        Raises:
+            CheckpointError, LogDirectoryError: what a broker has committed cannot be read.
+        """
         key = where.topic_partition
         return RecordedOffsets(
             self.committed.high_watermark(key.topic, topic_id, key.partition),
             where.log_dir in self._with_state,
             self._begun.get(key),
-            self._high_watermarks.value.get(key),
+            self._high_watermark(where),
             self._recovery_points.value.get(key) if self._to_log_end else None,
             *self._starts(key, topic_id),
         )
+
+    def _high_watermark(self, where: PartitionDirectory) -> int | None:
+        if self._by_state_alone:
+            return None
+        if where.log_dir in self._unreadable:
+            raise self._unreadable[where.log_dir]
+        return self._high_watermarks.value.get(where.topic_partition)
 
     def start_of_log(self, where: PartitionDirectory, topic_id: str | None, first: int) -> int:
         """Return where a log starts, of which the folder has what is from ``first`` on.

@@ -135,7 +135,7 @@ def in_present_format(state: CommitState, directories: Collection[Path]) -> Comm
     if state.version >= FORMAT_VERSION:
         return state
     there = LogDirs(directories).partitions()
-    marks = BrokerMarks()
+    marks = BrokerMarks(state)
     topics = {}
     for key, topic in state.topics.items():
         partitions = dict(topic.partitions)

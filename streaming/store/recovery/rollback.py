@@ -95,7 +95,7 @@ def roll_back(
     if any(not intent.partitions for intent in log_set.node.intents()):
         finish_moves(log_set)
     unfinished = log_set.unfinished()
-    check = partial(_check_partition, log_set, marks=BrokerMarks(), deletes=deletes)
+    check = partial(_check_partition, log_set, marks=BrokerMarks(log_set.state), deletes=deletes)
     check = partial(check, staged_may_be_lost=staged_may_be_lost)
     for intent in unfinished:
         _check_belongs(log_set, intent)
@@ -162,7 +162,7 @@ def verify_unfinished(log_set: LogSet) -> list[IntendedPartition]:
     Raises:
         LogDirectoryError, CheckpointError: as :func:`roll_back`.
     """
-    marks = BrokerMarks()
+    marks = BrokerMarks(log_set.state)
     touched: list[IntendedPartition] = []
     for intent in log_set.unfinished():
         _check_belongs(log_set, intent)

@@ -22,7 +22,6 @@ it: each commit that was made is known there, and what was not made by then neve
 from __future__ import annotations
 
 import logging
-import os
 import re
 from contextlib import suppress
 from dataclasses import replace
@@ -30,9 +29,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from kafkalog.checkpoints.broker import (
-    CLEANER_OFFSET,
-    HIGH_WATERMARK,
-    LOG_START_OFFSET,
+    OFFSET_CHECKPOINTS,
     RECOVERY_POINT,
     read_offset_checkpoint,
     read_topic_id,
@@ -41,9 +38,9 @@ from kafkalog.checkpoints.commit_state import LOCK_FILE, PREPARED_FILE, STATE_FI
 from kafkalog.checkpoints.intent import INTENT_FILE, load_intent
 from kafkalog.checkpoints.sealed_file import read_head
 from kafkalog.checkpoints.state_file import state_bytes
-from kafkalog.errors import CheckpointError, KafkaLogError
+from kafkalog.errors import CheckpointError, KafkaLogError, LogDirectoryError
 from kafkalog.files.atomic import write_atomically
-from kafkalog.files.regular import open_regular
+from kafkalog.files.regular import read_regular
 from kafkalog.files.system import system
 from kafkalog.files.timeouts import at
 from kafkalog.streaming.log.files import stray_directory_name
@@ -51,7 +48,7 @@ from kafkalog.streaming.store.log_dirs import LogDirs
 from kafkalog.streaming.store.replicas.rewriting import distrust
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
     from kafkalog.checkpoints.commit_state import CommitState
     from kafkalog.checkpoints.voters import Voters
@@ -63,14 +60,12 @@ __all__ = [
     "is_in_sync_beside_others",
     "put_checkpoints_aside",
     "rebuild",
-    "suspects",
 ]
 
 _LOGGER: Final = logging.getLogger("kafkalog.sink")
 
-_CHECKPOINTS: Final = (RECOVERY_POINT, LOG_START_OFFSET, HIGH_WATERMARK, CLEANER_OFFSET)
-_HEAD: Final = re.compile(rb"0\r?\n[0-9]+\r?\n")
-_HEAD_BYTES: Final = 32
+_LINE: Final = re.compile(rb"[a-zA-Z0-9_-][a-zA-Z0-9._-]{0,248} [0-9]{1,9} [0-9]{1,18}")
+_LIMIT: Final = 64 << 20
 _ASIDE: Final = ".lost"
 """What is appended to the name of a file that is put aside; a broker ignores it."""
 
@@ -98,22 +93,6 @@ def find_lost(voters: Voters) -> dict[int, LostNode]:
                 found[node] = LostNode(members, fault)
     left = voters.live.keys() - found.keys()
     return found if len(left) >= voters.majority else {}
-
-
-def suspects(voters: Voters) -> Iterator[int]:
-    """Yield the nodes that are there, and hold nothing or something that is not in sync.
-
-    A file that cannot be read takes its node out of all in-sync sets.
-    """
-    for node in voters.live:
-        all_of_it = [
-            node in each.isr
-            for topic in voters.newest.topics.values()
-            for each in topic.replicas.values()
-            if node in each.replicas
-        ]
-        if not all_of_it or not all(all_of_it):
-            yield node
 
 
 def _fault_of_intent(folder: Path, set_id: str) -> str:
@@ -185,33 +164,34 @@ def rebuild(node: int, lost: LostNode, state: CommitState) -> None:
     _LOGGER.warning(text, node, _ASIDE, lost.why)
 
 
-def put_checkpoints_aside(folder: Path, *, by_heads: bool = False) -> None:
+def put_checkpoints_aside(folder: Path) -> None:
     """Put aside the offset checkpoints of a log directory that cannot be read.
-
-    ``by_heads``: those that begin as they should are not read: a set may have many partitions.
 
     Raises:
         OSError: one cannot be renamed.
+        LogDirectoryError: one may not be opened; or a folder is in its place.
     """
-    for name in _CHECKPOINTS:
-        if by_heads and _has_head(folder / name):
+    for name in OFFSET_CHECKPOINTS:
+        if _is_as_written(folder / name):
             continue
         try:
             read_offset_checkpoint(folder, name)
-        except CheckpointError as error:
-            _LOGGER.warning("it is put aside as %s%s: %s", name, _ASIDE, error.fault)
+        except (CheckpointError, LogDirectoryError) as error:
+            if isinstance(error.__cause__, PermissionError) or (folder / name).is_dir():
+                raise
+            fault = error.fault if isinstance(error, CheckpointError) else error
+            _LOGGER.warning("it is put aside as %s%s: %s", name, _ASIDE, fault)
             _put_aside(folder / name)
 
 
-def _has_head(path: Path) -> bool:
+def _is_as_written(path: Path) -> bool:
+    """Whether a checkpoint looks as we write them; quick, for a set may have many partitions."""
     try:
-        descriptor = open_regular(path)
-    except (OSError, KafkaLogError):
+        version, count, *lines = read_regular(path, limit=_LIMIT).splitlines()
+    except (OSError, KafkaLogError, ValueError):
         return False
-    try:
-        return _HEAD.match(os.read(descriptor, _HEAD_BYTES)) is not None
-    finally:
-        os.close(descriptor)
+    announced = version == b"0" and count.isdigit() and int(count) == len(lines)
+    return announced and all(map(_LINE.fullmatch, lines))
 
 
 def _put_aside(path: Path) -> None:

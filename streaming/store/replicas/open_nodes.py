@@ -55,7 +55,6 @@ from kafkalog.streaming.store.replicas.lost_state import (
     is_in_sync_beside_others,
     put_checkpoints_aside,
     rebuild,
-    suspects,
 )
 from kafkalog.streaming.store.replicas.quorum import Controller, Quorum
 
@@ -272,7 +271,7 @@ class QuorumSession(Closing):
             return log_set
         given = room or CopyBudget(ALL_BYTES if copies_all else COPIED_BYTES)
         lost = {} if voters.newest.handed_to else find_lost(voters)
-        self._put_checkpoints_aside(voters, doubts_all=copies_all)
+        self._put_checkpoints_aside(voters)
         if any(is_in_sync_beside_others(node, voters.newest) for node in lost):
             log_set = self._opened(
                 voters.without(lost), conditions, given, moves_slowly=room is not None
@@ -310,12 +309,12 @@ class QuorumSession(Closing):
                 self._bring_in_sync(log_set, nodes, room, moves_slowly=moves_slowly)
         return log_set
 
-    def _put_checkpoints_aside(self, voters: Voters, *, doubts_all: bool) -> None:
-        doubted = {*voters.live} if doubts_all else {*suspects(voters)}
-        for node, members in voters.live.items() if not voters.newest.handed_to else ():
+    @staticmethod
+    def _put_checkpoints_aside(voters: Voters) -> None:
+        for members in voters.live.values() if not voters.newest.handed_to else ():
             for folder in members.values():
                 with suppress(OSError, KafkaLogError), at(folder):
-                    put_checkpoints_aside(folder, by_heads=node not in doubted)
+                    put_checkpoints_aside(folder)
 
     def _rebuilt(self, lost: Mapping[int, LostNode], voters: Voters) -> Voters:
         """Rebuild the nodes that have lost their states; one on which that fails stays away."""

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import os
 import shutil
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
+from tests.support.consuming import keep_groups_small
 from tests.support.replicated import (
     append,
+    away,
     check_clean,
     check_equal,
     check_in_sync,
@@ -17,13 +22,16 @@ from tests.support.replicated import (
     path_of,
     values,
 )
+from typer.testing import CliRunner
 
 import kafkalog
 from kafkalog.checkpoints.broker import (
     CLEANER_OFFSET,
     HIGH_WATERMARK,
     LOG_START_OFFSET,
+    OFFSET_CHECKPOINTS,
     RECOVERY_POINT,
+    write_checkpoint,
 )
 from kafkalog.checkpoints.commit_state import (
     PREPARED_FILE,
@@ -33,8 +41,10 @@ from kafkalog.checkpoints.commit_state import (
 )
 from kafkalog.checkpoints.intent import INTENT_FILE, Intent
 from kafkalog.checkpoints.sealed_file import seal
-from kafkalog.errors import LogDirectoryError, NotEnoughReplicasError
+from kafkalog.checkpoints.state_file import load_state, state_bytes
+from kafkalog.errors import CheckpointError, LogDirectoryError, NotEnoughReplicasError
 from kafkalog.files.paths import split_paths
+from kafkalog.jobs.cli.app import app
 from kafkalog.streaming.admin.recovery import recover
 
 if TYPE_CHECKING:
@@ -50,6 +60,11 @@ def nodes(tmp_path: Path) -> list[Path]:
     for version in range(3):
         append(found, version, ROWS[8 * version : 8 * version + 8])
     return found
+
+
+def run_cli(*words: str) -> tuple[int, str]:
+    done = CliRunner().invoke(app, words)
+    return done.exit_code, done.output
 
 
 def flip(path: Path, place: float) -> None:
@@ -93,7 +108,7 @@ LOST: dict[str, Callable[[Path], object]] = {
     "prepared damaged": lambda node: (node / PREPARED_FILE).write_bytes(b"{"),
     **{
         name: lambda node, name=name: (node / name).write_bytes(b"?\n")  # type: ignore[misc]
-        for name in (RECOVERY_POINT, LOG_START_OFFSET, HIGH_WATERMARK, CLEANER_OFFSET)
+        for name in OFFSET_CHECKPOINTS
     },
 }
 
@@ -120,6 +135,104 @@ def test_no_write_fails_of_a_checkpoint_that_one_node_has_lost(
     for version in (7, 8):
         append(nodes, version, [f"more {version}"])
     check_in_sync(nodes)
+
+
+def a_line_too_short(path: Path) -> None:
+    """What a glance at the head of a file does not show."""
+    path.write_bytes(b"0\n2\nt 0 8\nt1 8\n")
+
+
+def above_the_log(path: Path) -> None:
+    write_checkpoint(path, [("t", 0, 9912), ("t", 1, 9912)])
+
+
+def a_pipe(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    os.mkfifo(path)
+
+
+def a_link(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    path.symlink_to("/nonexistent/checkpoint")
+
+
+BROKEN = [a_line_too_short, above_the_log, a_pipe, a_link]
+
+
+@pytest.mark.parametrize("name", [HIGH_WATERMARK, LOG_START_OFFSET])
+@pytest.mark.parametrize("broken", BROKEN)
+def test_the_only_replica_is_read_and_written_by_what_the_nodes_have_decided(
+    name: str, broken: Callable[[Path], None], tmp_path: Path
+) -> None:
+    """No other replica tells; the states of a majority do."""
+    nodes = [tmp_path / each for each in "abc"]
+    alone = {"replication.factor": "1", "min.insync.replicas": "1"}
+    append(nodes, 0, ROWS, **alone)
+    for number, node in enumerate(nodes, start=1):
+        broken(node / name)
+        assert len(values(nodes)) == len(ROWS) + number - 1
+        append(nodes, number, ["more"], **alone)
+    assert values(nodes) == sorted([*ROWS, *["more"] * len(nodes)])
+    check_in_sync(nodes)
+
+
+@pytest.mark.parametrize("name", [HIGH_WATERMARK, RECOVERY_POINT])
+@pytest.mark.parametrize("broken", BROKEN)
+def test_a_broken_checkpoint_beside_a_node_that_is_away_stops_nobody(
+    name: str, broken: Callable[[Path], None], nodes: list[Path]
+) -> None:
+    away(nodes[2])
+    broken(nodes[0] / name)
+    for version in (3, 4, 5):
+        append(nodes, version, [f"more {version}"])
+    assert values(nodes) == sorted([*ROWS, "more 3", "more 4", "more 5"])
+    if broken is not above_the_log:
+        assert os.path.lexists(nodes[0] / f"{name}.lost")
+
+
+@pytest.mark.parametrize("broken", [a_line_too_short, above_the_log])
+def test_a_member_and_its_lag_go_by_what_the_nodes_have_decided(
+    broken: Callable[[Path], None], nodes: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keep_groups_small(monkeypatch)
+    for node in nodes:
+        broken(node / HIGH_WATERMARK)
+    options = {"startingOffsets": "earliest"}
+    with kafkalog.Consumer(path_of(nodes), "g", "t", options=options) as member:
+        rows = 0
+        while rows < len(ROWS):
+            found = member.poll(60)
+            assert found is not None
+            rows += found.num_rows
+        assert rows == len(ROWS)
+        member.commit()
+    code, out = run_cli("lag", path_of(nodes), "g", "--json")
+    assert (code, {each["lag"] for each in map(json.loads, out.splitlines())}) == (0, {0})
+
+
+def test_a_node_that_a_broker_has_is_passed_over_where_it_cannot_say_what_is_committed(
+    nodes: list[Path],
+) -> None:
+    """A cluster knows better than the commit state how far it is; so another replica is asked."""
+    for node in nodes:
+        state = load_state(node)
+        assert state is not None
+        (node / STATE_FILE).write_bytes(state_bytes(replace(state, handed_to="cluster")))
+    for node in nodes[:2]:
+        a_line_too_short(node / HIGH_WATERMARK)
+        assert values(nodes) == sorted(ROWS)
+    a_line_too_short(nodes[2] / HIGH_WATERMARK)
+    with pytest.raises(CheckpointError, match=f"{HIGH_WATERMARK}: line 4 is"):
+        values(nodes)
+
+
+def test_verify_names_the_checkpoint_that_one_node_has_lost(nodes: list[Path]) -> None:
+    a_line_too_short(nodes[2] / HIGH_WATERMARK)
+    code, out = run_cli("verify", path_of(nodes))
+    assert code == 1
+    assert f"{nodes[2] / HIGH_WATERMARK}: line 4 is" in out
+    assert not recover(split_paths(path_of(nodes))).problems
+    assert run_cli("verify", path_of(nodes))[0] == 0
 
 
 @pytest.mark.parametrize("what", LOST)
