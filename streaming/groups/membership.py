@@ -23,7 +23,7 @@ leaves; one with a ``group.instance.id`` only falls silent, as Kafka's.
 from __future__ import annotations
 
 import logging
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Self
 
@@ -44,7 +44,7 @@ from kafkalog.streaming.store.identity import staging_hash
 from kafkalog.streaming.store.locks import DirectoryLocks, check_no_broker, seems_held_by_broker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
     from typing import TypeAlias
 
@@ -213,12 +213,14 @@ class GroupMember:
         """Say that it wants to be a member.
 
         Raises:
+            FencedMemberError: the node with the members' files has gone away: join anew.
             LogDirectoryError: a broker holds the directory.
             OSError: that cannot be written.
         """
-        check_no_broker(self._folder, timeout_ms=0)
-        self._remove_predecessors()
-        self._file.create(self._presence)
+        with self._fenced_elsewhere():
+            check_no_broker(self._folder, timeout_ms=0)
+            self._remove_predecessors()
+            self._file.create(self._presence)
 
     def _remove_predecessors(self) -> None:
         """Remove files of processes of its instance that were killed before they were let in.
@@ -290,21 +292,36 @@ class GroupMember:
             OptionError: it would wait for ever to be let in.
             KafkaLogError, OSError: the group cannot be looked at, or a decision not be written.
         """
+        self._check_place()
+        with self._fenced_elsewhere():
+            self._beat_if_due()
+            state = self._commits.look()
+            if self._following(state) is not None:
+                self._decide()
+                state = self._commits.look()
+            else:
+                self._waits_since_s = None
+            self._take_note(state.record)
+        self._check_strategy(state.record)
+        return state
+
+    def _check_place(self) -> None:
         if self._commits.is_elsewhere(self._folder):
             raise FencedMemberError(
                 f"the files of the members of group {self._commits.group!r} are not in "
                 f"{self._folder} any more: a node of the set has gone, or is back. Join again"
             )
-        self._beat_if_due()
-        state = self._commits.look()
-        if self._following(state) is not None:
-            self._decide()
-            state = self._commits.look()
-        else:
-            self._waits_since_s = None
-        self._take_note(state.record)
-        self._check_strategy(state.record)
-        return state
+
+    @contextmanager
+    def _fenced_elsewhere(self) -> Iterator[None]:
+        """Of what fails since the node with the members' files goes away, say just that."""
+        try:
+            yield
+        except FencedMemberError:
+            raise
+        except (OSError, KafkaLogError):
+            self._check_place()
+            raise
 
     def _check_strategy(self, record: GroupRecord) -> None:
         """Refuse to wait for ever to be let in; members of which none was seen to live may be lost.
@@ -493,5 +510,6 @@ class GroupMember:
 
     def _tell(self, presence: Presence) -> None:
         """Say something else. What could not be written is not said, and is tried again."""
-        self._file.say(presence)
+        with self._fenced_elsewhere():
+            self._file.say(presence)
         self._presence = presence

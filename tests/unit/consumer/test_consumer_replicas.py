@@ -26,6 +26,7 @@ from kafkalog.streaming.admin.groups import expire_positions
 from kafkalog.streaming.groups.administration import delete_group, reset_group
 from kafkalog.streaming.groups.group_commits import OFFSETS_POLICY
 from kafkalog.streaming.groups.group_log import GroupLog
+from kafkalog.streaming.groups.membership import GroupMember
 from kafkalog.streaming.log.partition_log import PartitionLog
 from kafkalog.streaming.sink.group_writer import GroupWriter
 from kafkalog.streaming.store.policy import SetPolicy
@@ -139,6 +140,31 @@ def test_a_member_whose_file_went_with_a_node_is_fenced_and_another_one_goes_on(
         with pytest.raises(FencedMemberError, match="is back"):
             polled(other, 1)
     assert positions(nodes) == 7
+
+
+@pytest.mark.parametrize("step", ["_following", "_decide"])
+def test_a_member_whose_node_goes_away_amid_a_round_is_told_that_it_is_fenced(
+    step: str, nodes: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not that some file of the node is not there."""
+    folder = min(inspect_state(nodes, SetPolicy()).members.items())[1]
+    member, other = consumer(nodes), consumer(nodes)
+    polled(member, len(ROWS))
+    with monkeypatch.context() as patch:
+        patch.setattr(GroupMember, "_decide", lambda _: None)
+        other.poll(0)  # there is something to decide from now on
+    amid = getattr(GroupMember, step)
+
+    def go_away_first(self: GroupMember, *given: object) -> object:
+        if folder.exists():
+            folder.rename(folder.with_suffix(".away"))
+        return amid(self, *given)
+
+    monkeypatch.setattr(GroupMember, step, go_away_first)
+    with pytest.raises(FencedMemberError, match="a node of the set has gone"):
+        member.poll(60)
+    member.close()
+    other.close()
 
 
 def test_a_group_is_moved_and_forgotten(nodes: list[Path]) -> None:
