@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import cmd
 import contextlib
+import importlib
 import os
 import re
 from collections import Counter, defaultdict
@@ -16,6 +17,7 @@ import pyarrow as pa
 
 from kafkalog.errors import KafkaLogError, LogDirectoryError, OptionError
 from kafkalog.files.closing import Closing
+from kafkalog.files.deferred_signals import shielded_step
 from kafkalog.files.system import system
 from kafkalog.jobs.inspection.log_dirs import partitions_of
 from kafkalog.jobs.process.output_paths import check_outside_logs
@@ -37,7 +39,14 @@ __all__ = ["SqlError", "SqlPrompt", "SqlSession", "history_file"]
 # A DuckDB connection with the topics of log directories as tables.
 
 
+@shielded_step
+def _import_duckdb() -> None:
+    """Import it where no signal raises an exception: amid that, one would abort the process."""
+    importlib.import_module("duckdb")
+
+
 try:
+    _import_duckdb()
     import duckdb
 except ImportError as error:  # pragma: no cover - the test environment has it
     raise OptionError("SQL needs DuckDB: pip install 'kafkalog[sql]'") from error

@@ -7,6 +7,8 @@ import json
 import os
 import re
 import signal
+import subprocess
+import sys
 from threading import Timer
 from typing import TYPE_CHECKING, Any
 
@@ -345,6 +347,34 @@ def test_an_interrupt_ends_a_statement_amid_its_work(
         timer.join()
         signal.signal(signal.SIGINT, before)
     assert rows(session, "select 1") == [(1,)]
+
+
+INTERRUPTED_IMPORT = """
+import enum, os, signal, sys
+
+set_attribute = enum.EnumType.__setattr__
+
+def interrupt_amid_import(enumeration, name, value):
+    if "_duckdb" in sys.modules:
+        enum.EnumType.__setattr__ = set_attribute
+        os.kill(os.getpid(), signal.SIGINT)
+    set_attribute(enumeration, name, value)
+
+import kafkalog.jobs.sql.tables
+enum.EnumType.__setattr__ = interrupt_amid_import
+try:
+    import kafkalog.jobs.sql.session
+except KeyboardInterrupt:
+    from kafkalog.jobs.sql.session import duckdb
+    print(duckdb.sql("select 1").fetchall())
+"""
+
+
+def test_an_interrupt_amid_the_import_of_duckdb_does_not_abort_the_process() -> None:
+    """DuckDB sets up its enumerations in C++, which no exception may leave."""
+    words = [sys.executable, "-c", INTERRUPTED_IMPORT]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "[(1,)]\n"), done.stderr
 
 
 def test_damage_is_named_as_everywhere(tmp_path: Path) -> None:
