@@ -10,9 +10,11 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark.sql.types import StructType
 from tests.support.corpus import UnpackedCase
 from tests.support.distributions import ROOT
 from tests.support.object_store import object_store
+from tests.support.odd_logs import ODD_LOGS, SCHEMA, rows_in_ms, topic_of
 from tests.support.reading import read_batch
 from tests.support.sinking import Writer, rows
 
@@ -108,6 +110,28 @@ def test_what_a_broker_wrote_is_mirrored_with_starts_and_ends(
         row["timestampType"] = max(row["timestampType"], 0)
     assert contents(target, *topics) == expected
     check_bounds(case.path, target, *topics)
+
+
+def test_odd_logs_of_magic_0_and_1_are_read_by_spark_and_mirrored_as_they_are(
+    spark: SparkSession, copy: Callable[..., Mirror], tmp_path: Path
+) -> None:
+    """In one batch and one stream; the copy keeps all 64 bits of a time."""
+    source = tmp_path / "source"
+    odd = {topic_of(name): each for name, each in ODD_LOGS.items() if name.startswith("magic")}
+    for topic, each in odd.items():
+        each.write(source, topic)
+    wanted = {topic: each.rows for topic, each in odd.items()}
+    schema = StructType([*SCHEMA.fields]).add("topic", "string")
+    frame = spark.read.format("kafkalog").schema(schema).option("subscribePattern", ".*")
+    found: dict[str, list[dict[str, Any]]] = {topic: [] for topic in odd}
+    for row in sorted(frame.load(str(source)).collect(), key=lambda row: row["offset"]):
+        found[row["topic"]].append(
+            {name: row.asDict(recursive=True)[name] for name in SCHEMA.names}
+        )
+    assert found == wanted
+    copy(source, *odd)
+    assert {topic: rows_in_ms(tmp_path / "copy", topic) for topic in odd} == wanted
+    assert recover([str(tmp_path / "copy")]).problems == []
 
 
 def test_runs_continue_and_starts_ends_and_settings_follow(

@@ -12,13 +12,30 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from crc32c import crc32c
+from pyspark.sql.types import ArrayType, StructType
 from tests.support.message_sets import GZIP, LOG_APPEND_TIME, gzip_stream, message
+
+from kafkalog.streaming.options.read_options import ReadOptions
+from kafkalog.streaming.source.batch_plan import plan_batch
+from kafkalog.streaming.source.reading import read_split
+from kafkalog.streaming.source.schema import RowSchema
+from kafkalog.texts import decode_as_java
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-__all__ = ["ODD_LOGS", "OddLog", "OddRecord", "batch", "topic_of"]
+__all__ = ["ODD_LOGS", "SCHEMA", "OddLog", "OddRecord", "batch", "rows_in_ms", "topic_of"]
+
+SCHEMA: Final = (
+    StructType()
+    .add("offset", "long")
+    .add("timestamp", "long")
+    .add("key", "binary")
+    .add("value", "binary")
+    .add("headers", ArrayType(StructType().add("key", "string").add("value", "binary")))
+)
+"""Times in ms, all 64 bits."""
 
 NOW: Final = 1_700_000_000_000
 _HEAD: Final = struct.Struct(">qiibI")
@@ -112,6 +129,23 @@ class OddLog:
         odd = range(1, 1 + len(self.records))
         return [0, *(() if self.is_refused else odd), 1 + len(self.records)]
 
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """What :data:`SCHEMA` shows of it."""
+        return [
+            {
+                "offset": offset,
+                "timestamp": record.time,
+                "key": record.key,
+                "value": record.value,
+                "headers": [
+                    {"key": decode_as_java(key), "value": value} for key, value in record.headers
+                ]
+                or None,
+            }
+            for offset, record in zip(self.offsets, self.all_records, strict=True)
+        ]
+
     def write(self, log_dir: Path, topic: str = "t") -> Path:
         """Write it as partition 0 of a topic, as a copy of a broker's folder."""
         folder = log_dir / f"{topic}-0"
@@ -125,6 +159,18 @@ class OddLog:
 
     def _around(self) -> tuple[tuple[bytes, int], tuple[bytes, int]]:
         return (b"first", 0), (b"last", 1 + len(self.records))
+
+
+def rows_in_ms(log: Path, topic: str = "t") -> list[dict[str, Any]]:
+    """Read a topic as a query with :data:`SCHEMA` does."""
+    options = ReadOptions.parse({"path": str(log), "subscribe": topic})
+    rows = RowSchema.of(SCHEMA)
+    return [
+        row
+        for split in plan_batch(options)
+        for batch in read_split(split, options, rows)
+        for row in batch.to_pylist()
+    ]
 
 
 def topic_of(name: str) -> str:

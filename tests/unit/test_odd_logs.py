@@ -3,37 +3,23 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pyspark.sql.types import ArrayType, StructType
 from tests.support.consuming import consumer
-from tests.support.odd_logs import ODD_LOGS, OddLog, OddRecord, batch
+from tests.support.odd_logs import ODD_LOGS, OddRecord, batch, rows_in_ms
 from typer.testing import CliRunner
 
 import kafkalog
 from kafkalog.errors import CorruptRecordError, TimestampOutOfRangeError
 from kafkalog.jobs.cli.app import app
-from kafkalog.streaming.options.read_options import ReadOptions
-from kafkalog.streaming.source.batch_plan import plan_batch
-from kafkalog.streaming.source.reading import read_split
-from kafkalog.streaming.source.schema import RowSchema
-from kafkalog.texts import decode_as_java
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-SCHEMA = (
-    StructType()
-    .add("offset", "long")
-    .add("timestamp", "long")
-    .add("key", "binary")
-    .add("value", "binary")
-    .add("headers", ArrayType(StructType().add("key", "string").add("value", "binary")))
-)
 READABLE = {name: odd for name, odd in ODD_LOGS.items() if not odd.is_refused}
 OLD = ["magic 0, empty and null", "magic 1, bytes", "magic 1, times without end"]
 PLAIN = [name for name in READABLE if "gzip" not in name and (name[:5] != "magic" or name in OLD)]
@@ -62,39 +48,11 @@ def call(*words: object) -> tuple[int, str]:
     return done.exit_code, done.output
 
 
-def rows_in_ms(log: Path) -> list[dict[str, Any]]:
-    """Read all columns as a query does whose schema has timestamps in ms."""
-    options = ReadOptions.parse({"path": str(log), "subscribe": "t"})
-    rows = RowSchema.of(SCHEMA)
-    return [
-        row
-        for split in plan_batch(options)
-        for batch in read_split(split, options, rows)
-        for row in batch.to_pylist()
-    ]
-
-
-def expected(odd: OddLog) -> list[dict[str, Any]]:
-    return [
-        {
-            "offset": offset,
-            "timestamp": record.time,
-            "key": record.key,
-            "value": record.value,
-            "headers": [
-                {"key": decode_as_java(key), "value": value} for key, value in record.headers
-            ]
-            or None,
-        }
-        for offset, record in zip(odd.offsets, odd.all_records, strict=True)
-    ]
-
-
 @pytest.mark.parametrize("name", READABLE)
 def test_rows_are_what_the_records_say_whatever_the_header_says(name: str, tmp_path: Path) -> None:
     odd = READABLE[name]
     odd.write(tmp_path)
-    assert rows_in_ms(tmp_path) == expected(odd)
+    assert rows_in_ms(tmp_path) == odd.rows
 
 
 @pytest.mark.parametrize("name", READABLE)
