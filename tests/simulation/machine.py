@@ -11,6 +11,7 @@ import dataclasses
 import errno
 import fcntl
 import functools
+import itertools
 import os
 import stat
 import struct
@@ -24,6 +25,7 @@ from tests.simulation.images import Images
 from tests.simulation.pools import Pool
 from tests.simulation.power import Node, Unsynced
 from tests.simulation.scheduler import Decision, Lock, Scheduler
+from tests.support.disk_calls import leave_to_collector
 
 from kafkalog.files.system import system
 from kafkalog.streaming.groups import group_commits
@@ -96,6 +98,9 @@ class Machine:
         self.unsynced = Unsynced(self.root) if knows_power else None
         self.losses_of_power = 0
         self._opened: dict[int, _Opened] = {}
+        self._numbers = itertools.count(_FIRST_DESCRIPTOR)
+        self._closed_late: set[int] = set()
+        """What dead processes had open: the collector comes to their objects when it wants."""
         self._locks: dict[int, object] = {}
         self.has_posix_locks = has_posix_locks
         self._lets_late_hosts_act = lets_late_hosts_act
@@ -240,6 +245,7 @@ class Machine:
         for descriptor, opened in list(self._opened.items()):
             if opened.process is process:
                 self._close(descriptor)
+                self._closed_late.add(descriptor)
 
     def calm(self) -> None:
         """Let nothing be broken or away any more."""
@@ -362,14 +368,14 @@ class Machine:
             if self.unsynced is not None:
                 self.unsynced.change(node, 0, None)
             node.data.clear()
-        descriptor = _FIRST_DESCRIPTOR
-        while descriptor in self._opened:
-            descriptor += 1
+        descriptor = next(self._numbers)
         self._opened[descriptor] = _Opened(self.scheduler.running.process, node, path)
         return descriptor
 
     def close(self, descriptor: int) -> None:
-        if not self.scheduler.running.process.is_dead:
+        if descriptor in self._closed_late:
+            self._closed_late.remove(descriptor)  # an object of a dead process goes
+        elif not self.scheduler.running.process.is_dead:
             self._of(descriptor)
             self._close(descriptor)
 
@@ -721,6 +727,7 @@ def installed(machine: Machine) -> Iterator[Machine]:
     """Let files below :data:`ROOT`, and all that ``system`` asks, be the machine's."""
     scheduler = machine.scheduler
     _free_cached_properties()
+    leave_to_collector()
     with contextlib.ExitStack() as undo:
 
         def patch(module: object, name: str, replacement: object) -> None:

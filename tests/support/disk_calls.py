@@ -10,6 +10,8 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import functools
+import itertools
 import os
 import stat
 import struct
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
 
     from tests.support.disk import Change
 
-__all__ = ["MOUNT", "NOW_NS", "Machine", "simulated"]
+__all__ = ["MOUNT", "NOW_NS", "Machine", "leave_to_collector", "simulated"]
 
 MOUNT: Final = Path("/simulated")
 NOW_NS: Final = 1_700_000_000_000_000_000
@@ -59,6 +61,8 @@ class Machine:
         self.rests: Callable[[], None] = lambda: None
         self.locks: dict[int, int] = {}
         self._cut_off: set[int] = set()
+        # None comes again: what the collector closes late must not be somebody else's by then.
+        self._numbers = itertools.count(_FIRST_DESCRIPTOR)
         self._opened: dict[int, _Opened] = {}
         self._positions: dict[int, int] = {}
         self._drawn: dict[int, int] = {}
@@ -115,9 +119,7 @@ class Machine:
             raise failure(errno.EISDIR, str(path))
         if flags & os.O_TRUNC:
             self.change(lambda: Resized(inode, 0))
-        descriptor = _FIRST_DESCRIPTOR
-        while descriptor in self._opened:
-            descriptor += 1
+        descriptor = next(self._numbers)
         self._opened[descriptor] = _Opened(self.process, inode)
         self._positions[descriptor] = 0
         return descriptor
@@ -412,9 +414,26 @@ _WITHOUT_EFFECT: Final = ("fchmod", "fchown", "chmod", "chown", "posix_fadvise")
 _UNSUPPORTED: Final = ("sendfile", "posix_fallocate", "pwritev", "writev", "symlink", "mkfifo")
 
 
+@functools.cache
+def leave_to_collector() -> None:
+    """From now on, let what was opened in a simulation be closed after its end: that is nobody's.
+
+    An object that is not closed goes when the collector comes. To the system its descriptor is a
+    bad one, which a finaliser would print.
+    """
+    close = os.close
+
+    def close_unless_simulated(descriptor: int) -> None:
+        if descriptor < _FIRST_DESCRIPTOR:
+            close(descriptor)
+
+    os.close = close_unless_simulated
+
+
 @contextlib.contextmanager
 def simulated(machine: Machine) -> Iterator[Machine]:
     """Replace the functions of ``os`` and ``fcntl`` that work on files, until the block ends."""
+    leave_to_collector()
     guard = threading.RLock()
     with contextlib.ExitStack() as undo:
 

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import ast
+import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tests.support.disk_calls import MOUNT, Machine, simulated
+
+from kafkalog.files.open_file import LocalFile
 from kafkalog.files.system import once_per_process, remembered, system
 
 if TYPE_CHECKING:
@@ -116,3 +121,21 @@ def test_what_is_said_once_is_said_once_in_each_process(monkeypatch: pytest.Monk
         for text in ("a", "b", "a"):
             warn(text)
     assert said == ["a", "b", "a", "b"]
+
+
+def test_what_a_simulation_has_left_open_goes_when_the_collector_comes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Be that after the simulation, or when the number could be somebody else's."""
+    said: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", said.append)
+    with simulated(Machine()) as machine:
+        left = [
+            LocalFile(os.open(MOUNT / name, os.O_CREAT | os.O_EXCL | os.O_RDWR)) for name in "ab"
+        ]
+        machine.end_process(machine.process)
+        other = os.open(MOUNT / "a", os.O_RDONLY)
+        left.pop(0)
+        assert os.fstat(other).st_size == 0
+    left.clear()
+    assert not said

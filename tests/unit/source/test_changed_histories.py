@@ -302,7 +302,8 @@ class Member(Reader):
 
     def rows(self) -> list[str]:
         found: list[str] = []
-        while (rows := self.consumer.poll(0.0 if found else 5.0)) is not None:
+        # Each call ends by rows, or by what is raised: beside other tests some rounds later.
+        while (rows := self.consumer.poll(0.0 if found else 600.0)) is not None:
             found += texts(rows.column("value"))
         return found
 
