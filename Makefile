@@ -111,9 +111,8 @@ matrix: env ## Run the Spark suites on each Spark and Python (hours): ONLY=spark
 	$(RUN) python -m tests.support.matrix --docs docs $(if $(ONLY),--only $(ONLY)) \
 	    $(if $(SUITES),--suites "$(SUITES)") $(if $(SHORT),--short)
 
-oldest: env ## Run a few tests of source and sink on the oldest Spark, in an environment of its own
-	$(RUN) python -m tests.support.matrix --only spark-4.0 --short \
-	    --suites "batch and stream;sink, foreachBatch"
+oldest: env ## Run a few tests of source and sink on the oldest Spark, laid over .venv
+	$(RUN) python -m tests.support.matrix --oldest
 
 bench: env ## Measure beside Spark's Kafka connector and Parquet, growth, start-up, …: PYTHONS="…" of other Sparks
 	$(RUN) python -m benchmarks.peers

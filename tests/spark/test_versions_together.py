@@ -25,6 +25,7 @@ PYTHONS: Final = [Path(word) for word in os.environ.get("KAFKALOG_SPARKS", "").s
 
 pytestmark = [
     pytest.mark.spark,
+    pytest.mark.timeout(7200),
     pytest.mark.skipif(len(PYTHONS) < 2, reason="`make matrix` has other versions of Spark"),
 ]
 
@@ -47,7 +48,7 @@ class _Job:
 
     def result(self) -> Any:
         """Return what it prints; ``killed`` if it was."""
-        said, wrong = self._process.communicate(timeout=600)
+        said, wrong = self._process.communicate(timeout=1800)
         if self._process.returncode < 0:
             return "killed"
         assert self._process.returncode == 0, wrong[-4000:]

@@ -5,6 +5,7 @@ What ran is kept in ``build/matrix/results.json``, and ``docs/compatibility.md``
 part that was not run stands there as untried.
 
     python -m tests.support.matrix [--only NAME,…] [--suites NAME;…] [--short] [--docs FOLDER]
+    python -m tests.support.matrix --oldest
 
 ``--short`` runs of each suite the few tests that tell the versions of Spark apart.
 """
@@ -17,6 +18,7 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 import time
 import tomllib
 import xml.etree.ElementTree as ET
@@ -94,6 +96,17 @@ _CLIENT_FILES: Final = ("tests/spark/test_deployments.py",)
 _TOGETHER: Final = "all versions at once, a checkpoint handed round"
 _TOGETHER_FILES: Final = ("tests/spark/test_versions_together.py",)
 
+_BROKERS: Final = {
+    "a broker 4.1.0 beside it": "4.1.0",
+    "a broker 4.4.0 beside it": "4.4.0",
+}
+_BROKER_FILES: Final = tuple(
+    f"tests/interop/{path.name}"
+    for path in sorted((ROOT / "tests" / "interop").glob("test_*.py"))
+    if path.name not in {"test_benchmarks.py", "test_stress.py"}
+)
+"""Brokers of 2.8 are in these files, too: they judge message sets whatever the other broker is."""
+
 _RESULTS: Final = _HOME / "results.json"
 
 _MARKS: Final = ("<!-- what ran -->\n", "<!-- until here -->\n")
@@ -127,24 +140,42 @@ class Environment:
             return False
         shutil.rmtree(_HOME / self.name, ignore_errors=True)
         _run([found, "-m", "venv", str(_HOME / self.name)])
-        pip = [str(self.executable), "-m", "pip", "install", "--quiet"]
+        pip = [str(self.executable), "-m", "pip", "install", "--quiet", "--no-compile"]
         wanted = self.packages or tuple(_requirements())
-        _run([*pip, f"{self.distribution}=={self.spark}", *wanted, *_testing()])
+        _fetch([*pip, f"{self.distribution}=={self.spark}", *wanted, *_testing()])
         _run([*pip, "--no-deps", "--no-build-isolation", "--editable", str(ROOT)])
         done.touch()
         return True
 
-    def run(self, files: tuple[str, ...], *, short: bool = False) -> Outcome:
-        """Run test files; the report lies beside the environment."""
+    def build_over_this_one(self) -> None:
+        """Lay its Spark over the environment that runs this: nothing else is fetched or differs."""
+        home = _HOME / self.name
+        if (home / ".ready").exists():
+            return
+        shutil.rmtree(home, ignore_errors=True)
+        _run([sys.executable, "-m", "venv", "--without-pip", str(home)])
+        (packages,) = home.glob("lib/python3*/site-packages")
+        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-compile"]
+        _fetch([*pip, "--target", str(packages), f"{self.distribution}=={self.spark}"])
+        below = sysconfig.get_path("purelib")
+        (packages / "below.pth").write_text(f"import site; site.addsitedir({below!r})\n")
+        (home / ".ready").touch()
+
+    def run(self, files: tuple[str, ...], *, short: bool = False, **given: str) -> Outcome:
+        """Run test files; the report lies beside the environment.
+
+        ``given`` are environment variables.
+        """
         report = _HOME / f"{self.name}.xml"
         report.unlink(missing_ok=True)
         began = time.monotonic()
         words = ["-q", "-p", "no:cacheprovider", f"--junitxml={report}"]
         tests = _short(files) if short else files
-        if self.suites is _UNIT:
+        if files == _UNIT_FILES:
             words += ["-n", "2", "-m", "not long"]
         variables = {**os.environ, "PYSPARK_PYTHON": str(self.executable)}
-        variables["JAVA_HOME"] = _java_home(self.java)
+        variables.pop("PYTHONDONTWRITEBYTECODE", None)  # pip left to Python what is compiled
+        variables |= {"JAVA_HOME": _java_home(self.java)} | given
         variables["PATH"] = f"{self.executable.parent}:{variables['PATH']}"
         subprocess.run(
             [str(self.executable), "-m", "pytest", *words, *tests],
@@ -215,18 +246,23 @@ def lowest_requirements() -> tuple[str, ...]:
     return tuple(line.replace(">=", "==") for line in _requirements())
 
 
-_UNIT: Final = {"unit tests": ("tests/unit",)}
+_FEW: Final = {name: SUITES[name] for name in ("batch and stream", "sink, foreachBatch")}
+_UNIT_FILES: Final = ("tests/unit",)
+_UNIT: Final = {"unit tests": _UNIT_FILES}
 
 ENVIRONMENTS: Final = (
     Environment("spark-4.0", "4.0.5", "3.11"),
     Environment("spark-4.1", "4.1.4", "3.12"),
     Environment("spark-4.2", "4.2.1", "3.12"),
-    Environment("spark-4.3", "4.3.0", "3.13", java=25),
+    Environment("spark-4.3", "4.3.0", "3.13", java=25, suites=SUITES | _UNIT),
     Environment("lowest", "4.0.5", "3.11", lowest_requirements(), suites=_UNIT),
-    Environment("newest", "4.3.0", "3.13", suites=_UNIT),
     Environment("client", "4.2.0", "3.12", suites={}, distribution="pyspark-client"),
 )
-"""The clients of Spark Connect talk to ``spark-4.2``, which has the same Python."""
+"""``spark-4.3`` has the newest version of everything. The clients of Spark Connect talk to
+``spark-4.2``, which has the same Python."""
+
+_OLDEST: Final = Environment("oldest", "4.0.5", "", suites=_FEW)
+"""The oldest Spark over what ``make env`` installed, for ``make oldest``."""
 
 
 def _interpreter(version: str) -> str | None:
@@ -250,17 +286,31 @@ def _run(words: list[str]) -> None:
     subprocess.run(words, cwd=ROOT, check=True)
 
 
+def _fetch(words: list[str]) -> None:
+    """Run what asks a package registry: a busy one may answer the second time."""
+    for wait in (5, 30):
+        try:
+            return _run(words)
+        except subprocess.CalledProcessError:
+            time.sleep(wait)
+    return _run(words)
+
+
+def _kept() -> dict[str, dict[str, str]]:
+    """Return the outcomes that are kept, by environment and suite."""
+    return json.loads(_RESULTS.read_text(encoding="utf-8")) if _RESULTS.exists() else {}
+
+
 class _Results:
     """What ran so far, in this run and earlier ones; by environment and suite."""
 
     def __init__(self) -> None:
-        self._kept: dict[str, dict[str, str]] = (
-            json.loads(_RESULTS.read_text(encoding="utf-8")) if _RESULTS.exists() else {}
-        )
+        self._kept = _kept()
         self.has_failed = False
 
     def add(self, environment: Environment, suite: str, outcome: Outcome) -> None:
-        """Keep and print an outcome."""
+        """Keep and print an outcome; another run may have added some."""
+        self._kept = _kept()
         self._kept.setdefault(environment.name, {})[suite] = str(outcome)
         _RESULTS.write_text(json.dumps(self._kept, indent=1), encoding="utf-8")
         self.has_failed = self.has_failed or bool(outcome.failed)
@@ -277,7 +327,7 @@ class _Results:
             for each in environments
         ]
         lines = [["", *heads], ["---"] * (len(heads) + 1)]
-        for suite in (*SUITES, _CLIENT, _TOGETHER, *_UNIT):
+        for suite in (*SUITES, *_BROKERS, _CLIENT, _TOGETHER, *_UNIT):
             cells = [self._kept.get(e.name, {}).get(suite, "untried") for e in environments]
             lines.append([suite, *cells])
         table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
@@ -305,10 +355,19 @@ def _java_version(home: str) -> str:
 
 def _run_together(built: list[Environment], results: _Results) -> None:
     """Run what needs several versions at once, from the newest one's environment."""
-    sparks = [each for each in built if each.suites is SUITES]
+    sparks = [each for each in built if SUITES.keys() <= each.suites.keys()]
     if len(sparks) > 1:
-        os.environ["KAFKALOG_SPARKS"] = ":".join(str(each.executable) for each in sparks)
-        results.add(sparks[-1], _TOGETHER, sparks[-1].run(_TOGETHER_FILES))
+        pythons = ":".join(str(each.executable) for each in sparks)
+        oldest = _java_home(17)  # each of them runs on this one
+        given = {"KAFKALOG_SPARKS": pythons, "JAVA_HOME": oldest}
+        results.add(sparks[-1], _TOGETHER, sparks[-1].run(_TOGETHER_FILES, **given))
+
+
+def _run_brokers(built: list[Environment], results: _Results, wanted: list[str]) -> None:
+    """Run what needs a broker with each release, in one environment."""
+    for each in built:
+        for name in wanted if each.name == "spark-4.2" else ():
+            results.add(each, name, each.run(_BROKER_FILES, KAFKALOG_BROKER=_BROKERS[name]))
 
 
 def _run_client(built: list[Environment], results: _Results) -> None:
@@ -320,14 +379,29 @@ def _run_client(built: list[Environment], results: _Results) -> None:
         del os.environ["KAFKALOG_CLIENT_PYTHON"]
 
 
+def _fails_on_oldest() -> bool:
+    """Run the short form of a few suites; what fails runs once more, as in ``make test``."""
+    _OLDEST.build_over_this_one()
+    files = tuple(file for files in _OLDEST.suites.values() for file in files)
+    for _ in range(2):
+        outcome = _OLDEST.run(files, short=True)
+        print(f"Spark {_OLDEST.spark}: {outcome} in {outcome.seconds:.0f} s")  # noqa: T201
+        if not outcome.failed:
+            return False
+    return True
+
+
 def main(
     only: Annotated[str, typer.Option()] = "",
     suites: Annotated[str, typer.Option()] = "",
     short: Annotated[bool, typer.Option()] = False,
     docs: Annotated[Path | None, typer.Option()] = None,
+    oldest: Annotated[bool, typer.Option()] = False,
 ) -> None:
     """Build the environments and run the suites; the status is 1 if anything failed."""
     _HOME.mkdir(parents=True, exist_ok=True)
+    if oldest:
+        sys.exit(_fails_on_oldest())
     results, built = _Results(), []
     for each in ENVIRONMENTS:
         if only and each.name not in only.split(","):
@@ -339,9 +413,11 @@ def main(
         for name, files in each.suites.items():
             if not suites or name in suites.split(";"):
                 results.add(each, name, each.run(files, short=short))
-    if not suites or _CLIENT in suites.split(";"):
+    chosen = suites.split(";") if suites else [*_BROKERS, _CLIENT, _TOGETHER]
+    _run_brokers(built, results, [name for name in _BROKERS if name in chosen])
+    if _CLIENT in chosen:
         _run_client(built, results)
-    if not suites or _TOGETHER in suites.split(";"):
+    if _TOGETHER in chosen:
         _run_together(built, results)
     if docs is not None:
         results.write_page(docs)
