@@ -202,6 +202,16 @@ class PartitionAppend:
         if created:
             fsync_directory(self.plan.directory)
 
+    def note_published(self) -> None:
+        """Note, for the next commit, that the log is durable up to its end, if it is."""
+        self.appender.synced_end = self.plan.end_offset if self.is_durable else None
+
+    @property
+    def may_hold_unsynced(self) -> bool:
+        """Whether others may have left unsynced what the log held before a durable commit."""
+        is_known = self.appender.synced_end == self.plan.start_offset
+        return self.is_durable and not is_known and not self.plan.creates_directory
+
     @property
     def held_before(self) -> LogReach:
         """What the log held before, which others may have left unsynced."""

@@ -234,9 +234,7 @@ def _apply(files: StagedFiles, appends: Sequence[PartitionAppend]) -> None:
     for_each(PartitionAppend.sync, [each for each in appends if each.makes_or_seals])
     for folder in _parents_of_new(appends):
         fsync_directory(folder)
-    sync_up_to(
-        each.held_before for each in appends if each.is_durable and not each.plan.creates_directory
-    )
+    sync_up_to(each.held_before for each in appends if each.may_hold_unsynced)
 
 
 def _append_all(files: StagedFiles, appends: Sequence[PartitionAppend]) -> None:
@@ -605,6 +603,8 @@ class Committer:
         """Step 7: nothing here can undo the commit."""
         try:
             appends = [each for each in appends if not replication.is_out(each)]
+            for each in appends:
+                each.note_published()
             appenders.keep(log_set.state, [each.appender for each in appends])
             if appends:
                 tell_ends(appends, replication, durable=self._durable)

@@ -178,6 +178,8 @@ class PartitionAppender:
         self.directory = directory
         self.topic_partition = topic_partition
         self.config = config
+        self.synced_end: int | None = None
+        """Up to which offset this process has made the log durable; None where it has not."""
         self._now_ms = now_ms
         self._topic_id = topic_id
         self._exists = directory.is_dir()

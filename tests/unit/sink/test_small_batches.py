@@ -80,6 +80,26 @@ def test_no_commit_makes_more_calls_than_the_ones_before(
 
 
 @pytest.mark.long
+def test_a_commit_makes_as_many_calls_beside_many_partitions_and_ids_as_beside_few(
+    tmp_path: Path, calls: Counter[str]
+) -> None:
+    made: dict[int, int] = {}
+    for partitions in (600, 1200):
+        folder = tmp_path / f"log{partitions:04}"
+        topics = pa.array(range(partitions), pa.int32())
+        table = pa.table({"value": ["a"] * partitions, "partition": topics})
+        options = {"numPartitions": str(partitions), "flush": "os"}
+        kafkalog.append(folder, "many", table, options=options)
+        for version in range(3):
+            calls.clear()
+            append(folder, version)
+        made[partitions] = sum(calls.values())
+        assert (folder / STATE_FILE).stat().st_size < 2000
+    # Large checkpoint files are written now and then: a dozen calls.
+    assert abs(made[1200] - made[600]) <= 25
+
+
+@pytest.mark.long
 def test_files_and_state_do_not_grow_and_the_index_has_its_entries(tmp_path: Path) -> None:
     seen = []
     for version in range(150):
