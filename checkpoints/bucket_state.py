@@ -17,8 +17,17 @@ base offset, number of records, largest timestamp, and leader epoch. Offset and 
 themselves are void: they lie outside the checksum, and readers put them in. ``""`` names the commit
 object itself, and positions count from the first inline byte.
 
+    deleted     {"deleted":["<topic id>"]}
+    swept       {"swept":6,"delay":86400000}
+
 A checkpoint has the same lines, of all topics, extents and writers; its line 2 has no ``previous``
-and no ``inline``.
+and no ``inline``. Instead of ``deleted`` it has the objects that lie in no partition any more, and
+the commits by which they were dropped::
+
+    dropped     {"dropped":{"data/…":7}}
+
+``swept`` is the commit below whose number data objects that no commit names are deleted; who has
+staged one with such a name may not commit it. ``delay`` is how old they are then at least, in ms.
 """
 
 from __future__ import annotations
@@ -56,6 +65,7 @@ if TYPE_CHECKING:
     from kafkalog.checkpoints.sealed_file import Sealed
 
 __all__ = [
+    "DELETE_DELAY_MS",
     "MAX_INLINE_BYTES",
     "BucketCommit",
     "BucketState",
@@ -82,6 +92,12 @@ _VERSION: Final = 1
 _HEAD: Final = frozenset({"commit", "id", "previous", "log", "inline"})
 _CHECKPOINT_HEAD: Final = _HEAD - {"previous", "inline"}
 _EXTENTS: Final = frozenset({"extents", "partition", "of"})
+_SWEPT: Final = frozenset({"swept", "delay"})
+_DELETED: Final = frozenset({"deleted"})
+_DROPPED: Final = frozenset({"dropped"})
+
+DELETE_DELAY_MS: Final = 86_400_000
+"""How old a data object must be in a new log before it is swept."""
 
 _DATA: Final = re.compile(r"data/([0-9]{20})-[0-9a-f]{32}", re.ASCII)
 _INLINE_OF: Final = re.compile(r"commits/([0-9]{20})", re.ASCII)
@@ -151,6 +167,11 @@ class Extent(NamedTuple):
         return self.base_offset + self.records
 
     @property
+    def largest_timestamp(self) -> int:
+        """What a segment calls its largest timestamp."""
+        return self.max_timestamp
+
+    @property
     def digits(self) -> int | None:
         """The newest commit when the data object was named; None of an inline extent."""
         found = _DATA.fullmatch(self.object)
@@ -166,8 +187,9 @@ class BucketCommit:
     """What one commit changes.
 
     ``topics`` by topic id, with those of their partitions and versions that change; settings are
-    given whole. ``extents`` continue their partitions. ``size`` is that of the object in bytes,
-    without what is inline; 0 of one that was not written yet.
+    given whole. ``extents`` continue their partitions; those below a log start are dropped.
+    ``deleted`` are topics. ``swept`` and ``delay_ms`` are 0 where they do not change. ``size`` is
+    that of the object in bytes, without what is inline; 0 of one that was not written yet.
     """
 
     number: int
@@ -179,6 +201,9 @@ class BucketCommit:
     extents: Mapping[ExtentKey, Sequence[Extent]] = field(default_factory=dict)
     inline: bytes = b""
     size: int = 0
+    deleted: Sequence[str] = ()
+    swept: int = 0
+    delay_ms: int = 0
 
 
 @dataclass(slots=True)
@@ -191,6 +216,10 @@ class BucketState:
     topics: dict[str, TopicState] = field(default_factory=dict)
     writers: dict[str, WriterState] = field(default_factory=dict)
     extents: dict[ExtentKey, list[Extent]] = field(default_factory=dict)
+    dropped: dict[str, int] = field(default_factory=dict)
+    """Objects of which extents were dropped, and the last commit that did so, until it is swept."""
+    swept: int = 0
+    delay_ms: int = DELETE_DELAY_MS
 
     def apply(self, commit: BucketCommit) -> None:
         """Go on to the next commit.
@@ -205,6 +234,29 @@ class BucketState:
         for place, extents in commit.extents.items():
             self.extents.setdefault(place, []).extend(extents)
         self.number, self.commit_id = commit.number, commit.commit_id
+        self._drop(commit)
+        self.swept = max(self.swept, commit.swept)
+        self.delay_ms = commit.delay_ms or self.delay_ms
+        if commit.swept:
+            self.dropped = {n: by for n, by in self.dropped.items() if by > self.swept}
+
+    def _drop(self, commit: BucketCommit) -> None:
+        """Drop the extents below log starts, and topics with all of theirs."""
+        for key, changed in commit.topics.items():
+            for number, partition in changed.partitions.items():
+                self._drop_below((key, number), partition.log_start)
+        for key in commit.deleted:
+            for number in self.topics.pop(key).partitions:
+                self._drop_below((key, number), _LARGEST_NAME)
+
+    def _drop_below(self, place: ExtentKey, start: int) -> None:
+        extents = self.extents.get(place, [])
+        gone = [extent for extent in extents if extent.end_offset <= start]
+        self.dropped.update((extent.object, self.number) for extent in gone)
+        if len(gone) < len(extents):
+            del extents[: len(gone)]
+        else:
+            self.extents.pop(place, None)
 
     def _topic(self, key: str, changed: TopicState) -> TopicState:
         known = self.topics.get(key)
@@ -224,19 +276,25 @@ class BucketState:
         if commit.previous != self.commit_id:
             raise ValueError(f"it follows {commit.previous}, and not {self.commit_id}")
         for key, changed in commit.topics.items():
-            known = self.topics.get(key)
-            if known is not None and known.name != changed.name:
-                raise ValueError(f"it calls topic {known.name!r} {changed.name!r}")
-            for number, (start, _, end, epoch) in changed.partitions.items():
-                before = PartitionState(0, 0, 0, -1)
-                if known is not None:
-                    before = known.partitions.get(number, before)
-                if start < before.log_start or epoch < before.leader_epoch:
-                    raise ValueError(f"it rolls back partition {changed.name}-{number}")
-                _check_adjacent(commit.extents.get((key, number), ()), before.log_end, end)
+            self._check_topic(key, changed, commit)
+        for key in commit.deleted:
+            if key not in self.topics or key in commit.topics:
+                raise ValueError(f"it deletes the topic {key}")
         for key, number in commit.extents:
             if key not in commit.topics or number not in commit.topics[key].partitions:
                 raise ValueError(f"it has extents of {key}-{number}, and not its end")
+
+    def _check_topic(self, key: str, changed: TopicState, commit: BucketCommit) -> None:
+        known = self.topics.get(key)
+        if known is not None and known.name != changed.name:
+            raise ValueError(f"it calls topic {known.name!r} {changed.name!r}")
+        for number, (start, _, end, epoch) in changed.partitions.items():
+            before = PartitionState(start, start, start, -1)
+            if known is not None:
+                before = known.partitions.get(number, before)
+            if start < before.log_start or epoch < before.leader_epoch:
+                raise ValueError(f"it rolls back partition {changed.name}-{number}")
+            _check_adjacent(commit.extents.get((key, number), ()), before.log_end, end)
 
 
 def _check_adjacent(extents: Sequence[Extent], start: int, end: int) -> None:
@@ -267,7 +325,11 @@ def commit_bytes(commit: BucketCommit) -> bytes:
         "log": commit.log_id,
         "inline": len(commit.inline),
     }
-    lines = _lines(commit.topics, commit.extents, commit.writers)
+    lines = [*_lines(commit.topics, commit.extents, commit.writers)]
+    if commit.deleted:
+        lines.append({"deleted": list(commit.deleted)})
+    if commit.swept or commit.delay_ms:
+        lines.append({"swept": commit.swept, "delay": commit.delay_ms})
     return seal(_COMMIT, _VERSION, chain([head], lines)) + commit.inline
 
 
@@ -278,7 +340,10 @@ def checkpoint_bytes(state: BucketState) -> bytes:
         CheckpointError: nobody could read it again.
     """
     head = {"commit": state.number, "id": state.commit_id, "log": state.log_id}
-    lines = _lines(state.topics, state.extents, state.writers)
+    lines = [*_lines(state.topics, state.extents, state.writers)]
+    lines.append({"swept": state.swept, "delay": state.delay_ms})
+    if state.dropped:
+        lines.append({"dropped": state.dropped})
     return seal(_CHECKPOINT, _VERSION, chain([head], lines))
 
 
@@ -308,7 +373,7 @@ def parse_commit(data: bytes, name: str) -> BucketCommit:
         head = sealed.lines[0]
         check_fields(name, 2, head, _HEAD)
         number = natural(head["commit"])
-        parsed = _parse(sealed, name)
+        parsed = _parse(sealed, name, {"deleted": _DELETED})
         own = _Inline(commit_name(number), first_inline, len(data))
         return BucketCommit(
             number=number,
@@ -320,6 +385,9 @@ def parse_commit(data: bytes, name: str) -> BucketCommit:
             extents={k: [own.placed(e) for e in some] for k, some in parsed.extents.items()},
             inline=data[first_inline:],
             size=first_inline,
+            deleted=tuple(map(text, parsed.lines.get("deleted", {}).get("deleted", ()))),
+            swept=natural(parsed.lines.get("swept", {}).get("swept", 0)),
+            delay_ms=natural(parsed.lines.get("swept", {}).get("delay", 0)),
         )
     except _STRANGE as error:
         raise _strange(name, error) from error
@@ -335,7 +403,7 @@ def parse_checkpoint(data: bytes, name: str) -> BucketState:
     try:
         head = sealed.lines[0]
         check_fields(name, 2, head, _CHECKPOINT_HEAD)
-        parsed = _parse(sealed, name)
+        parsed = _parse(sealed, name, {"dropped": _DROPPED})
         for some in parsed.extents.values():
             if any(not e.object for e in some):
                 raise ValueError("an extent in no object")
@@ -346,10 +414,18 @@ def parse_checkpoint(data: bytes, name: str) -> BucketState:
             topics=parsed.topics,
             writers=parsed.writers,
             extents=parsed.extents,
+            dropped=dict(_dropped(parsed.lines.get("dropped", {}).get("dropped", {}))),
+            swept=natural(parsed.lines["swept"]["swept"]),
+            delay_ms=natural(parsed.lines["swept"]["delay"]),
         )
     except _STRANGE as error:
         raise _strange(name, error) from error
     return state
+
+
+def _dropped(given: Mapping[object, object]) -> Iterator[tuple[str, int]]:
+    for name, number in given.items():
+        yield _object_name(text(name)), natural(number)
 
 
 _STRANGE: Final = (AttributeError, LookupError, TypeError, ValueError, InvalidTopicError)
@@ -381,13 +457,17 @@ class _Parsed(NamedTuple):
     topics: dict[str, TopicState]
     extents: dict[ExtentKey, list[Extent]]
     writers: dict[str, WriterState]
+    lines: dict[str, JsonObject]
+    """The others, by their first field."""
 
     @classmethod
     def empty(cls) -> Self:
-        return cls({}, {}, {})
+        return cls({}, {}, {}, {})
 
 
-def _parse(sealed: Sealed, name: str) -> _Parsed:
+def _parse(sealed: Sealed, name: str, others: Mapping[str, frozenset[str]]) -> _Parsed:
+    """Parse the lines below line 2; ``others`` are those of this kind of object, by a field."""
+    others = {**others, "swept": _SWEPT}
     parsed = _Parsed.empty()
     for number, line in numbered(sealed.lines):
         if number == 2:
@@ -403,6 +483,9 @@ def _parse(sealed: Sealed, name: str) -> _Parsed:
         elif "writer" in line:
             check_fields(name, number, line, WRITER_FIELDS)
             _add(parsed.writers, text(line["writer"]), parse_writer(line))
+        elif (kind := next((each for each in others if each in line), None)) is not None:
+            check_fields(name, number, line, others[kind])
+            _add(parsed.lines, kind, line)
         else:
             raise unknown_content(name, number, f"none of topic, extents, writer, but {line!r}")
     return parsed
@@ -414,13 +497,19 @@ def _add(known: dict[Any, Any], key: object, value: object) -> None:
     known[key] = value
 
 
+def _object_name(name: str) -> str:
+    if not _DATA.fullmatch(name) and not _INLINE_OF.fullmatch(name):
+        raise ValueError(f"{name!r:.100} names no object of the log")
+    return name
+
+
 def _extents(given: Iterable[object]) -> Iterator[Extent]:
     for each in given:
         if not isinstance(each, list) or len(each) != len(Extent._fields):
             raise TypeError(f"{each!r:.100} where an extent belongs")
         name, position, size, base, records, timestamp, epoch = each
-        if name and not _DATA.fullmatch(text(name)) and not _INLINE_OF.fullmatch(name):
-            raise ValueError(f"{name!r:.100} names no object of the log")
+        if name:
+            _object_name(text(name))
         if natural(size) < _SMALLEST_BATCH or natural(position) + size >= 1 << 63:
             raise ValueError(f"an extent of {size} bytes at {position}")
         if natural(records) < 1 or natural(base) + records >= 1 << 63:

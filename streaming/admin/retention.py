@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from kafkalog.checkpoints.commit_state import TopicState
 from kafkalog.checkpoints.committed import load_committed
 from kafkalog.errors import (
     KafkaLogError,
@@ -18,16 +19,24 @@ from kafkalog.errors import (
 from kafkalog.files.deferred_signals import shielded, shielded_rest
 from kafkalog.files.system import FULL, remembered, said_of_file, system
 from kafkalog.files.timeouts import run_with_timeout
-from kafkalog.model import INTERNAL_TOPICS, TopicPartition, many, said_there
+from kafkalog.model import (
+    INTERNAL_TOPICS,
+    TopicPartition,
+    many,
+    partition_directory_name,
+    said_there,
+)
 from kafkalog.streaming.admin.old_segments import (
     ManagedLog,
     logs_of_ours,
     opened_logs,
     refuse_broker_directory,
 )
+from kafkalog.streaming.commit.bucket_commit import TopicChange, change_topics
 from kafkalog.streaming.commit.states import make_shortened_durable
-from kafkalog.streaming.log.retention import Retention, expired
+from kafkalog.streaming.log.retention import LogBounds, Retention, expired
 from kafkalog.streaming.log.swap import Removed, remove_retired
+from kafkalog.streaming.objects.bucket_store import bucket_of
 from kafkalog.streaming.options.topic_settings import REMOTE_STORAGE, LogConfig, is_remote
 from kafkalog.streaming.store.broker_files import LogStarts, end_move, move_log_starts
 from kafkalog.streaming.store.ends.recorded import BrokerMarks
@@ -39,12 +48,14 @@ from kafkalog.streaming.store.session import opened_set
 from kafkalog.streaming.store.topics import check_known
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from kafkalog.checkpoints.commit_state import CommitState, TopicState
+    from kafkalog.checkpoints.bucket_state import BucketState
+    from kafkalog.checkpoints.commit_state import CommitState
     from kafkalog.streaming.log.log_dir import PartitionDirectory
     from kafkalog.streaming.log.retention import Expired
+    from kafkalog.streaming.objects.bucket_store import BucketRoot
     from kafkalog.streaming.store.log_set import LogSet
     from kafkalog.streaming.store.policy import SetPolicy
 
@@ -283,11 +294,9 @@ def retain(
 
     Args:
         paths: all log directories of the set.
-        topic: the topic.
-        config: settings by Kafka's names, for what was not given to the topics themselves.
+        topic: the topic; ``config``: settings for what was not given to the topics themselves.
         allows_broker: whether to do so though a broker had the directories last.
-        dry_run: whether to say only what would be done, and change nothing.
-        wait_ms: how long to wait for a writer of ours.
+        dry_run: whether to say only what would be done; ``wait_ms`` for a writer of ours.
 
     Raises:
         OptionError: a setting that Kafka would refuse.
@@ -295,6 +304,8 @@ def retain(
         KafkaLogError: the directories are no whole set, or somebody else holds them.
     """
     LogConfig.from_mapping(config or {})
+    if (root := bucket_of(paths)) is not None:
+        return _retain_bucket(root, topic, config or {}, dry_run=dry_run)
     with opened_logs(
         paths,
         "kafkalog retain",
@@ -367,6 +378,8 @@ def delete_records(
         OptionError: an internal topic, or one that is compacted only.
         KafkaLogError: a log, or the set, is not as it should be. Nothing was changed.
     """
+    if (root := bucket_of(paths)) is not None:
+        return _delete_in_bucket(root, offsets, heeds_policy=heeds_policy)
     with opened_logs(
         paths,
         "kafkalog delete-records",
@@ -377,7 +390,7 @@ def delete_records(
     ) as log_set:
         logs = _named(log_set, offsets)
         for log in logs.values() if heeds_policy else ():
-            _refuse_policy(log)
+            _refuse_policy(log.topic)
         return _delete_records(log_set, [(log, offsets[key]) for key, log in logs.items()])
 
 
@@ -386,7 +399,7 @@ def _delete_records(log_set: LogSet, starts: Sequence[tuple[ManagedLog, int]]) -
     now_ms = system.time_ns() // 1_000_000
     gone = []
     for log, offset in starts:
-        start = max(log.bounds.log_start, _start(log, offset))
+        start = max(log.bounds.log_start, _start(log.where.topic_partition, log.bounds, offset))
         log.check_end()
         bounds = log.bounds._replace(log_start=start)
         gone.append(ExpiredSegments(log, expired(log.segments, _NONE, now_ms, bounds)))
@@ -414,32 +427,116 @@ def _named(
     return found
 
 
-def _refuse_policy(log: ManagedLog) -> None:
-    name = log.topic.name
+def _refuse_policy(topic: TopicState) -> None:
+    name = topic.name
     if name in INTERNAL_TOPICS:
         raise OptionError(f"records of {name!r} are not deleted: it is a topic of Kafka's own")
-    if is_remote(log.topic.settings):
+    if is_remote(topic.settings):
         raise OptionError(f"records of {name!r} are not deleted: {REMOTE_STORAGE} is true")
-    if not Retention.of(log.topic.settings).deletes:
+    if not Retention.of(topic.settings).deletes:
         raise OptionError(
             f"records of {name!r} are not deleted: its cleanup.policy is "
-            f"{log.topic.settings['cleanup.policy']}, without delete"
+            f"{topic.settings['cleanup.policy']}, without delete"
         )
 
 
-def _start(log: ManagedLog, offset: int) -> int:
-    committed = log.bounds.high_watermark
+def _start(key: TopicPartition, bounds: LogBounds, offset: int) -> int:
+    committed = bounds.high_watermark
     if offset == HIGH_WATERMARK_OFFSET:
         return committed
     if not 0 <= offset <= committed:
-        key = log.where.topic_partition
         raise OffsetOutOfRangeError(
             f"{key}: its records cannot be deleted up to offset {offset}: it is committed up to "
             f"{committed}. Nothing was changed",
             offset=offset,
-            log_start_offset=log.bounds.log_start,
+            log_start_offset=bounds.log_start,
         )
     return offset
+
+
+# The same in an object store, where log starts move by a commit, and extents are segments.
+
+
+def _delete_in_bucket(
+    root: BucketRoot, offsets: Mapping[TopicPartition, int], *, heeds_policy: bool
+) -> Deleted:
+    def starts(state: BucketState) -> Iterator[tuple[str, TopicPartition, int]]:
+        ids = {topic.name: key for key, topic in state.topics.items()}
+        for key, offset in offsets.items():
+            topic = state.topics.get(ids.get(key.topic, ""))
+            if topic is None or key.partition not in topic.partitions:
+                there = [
+                    TopicPartition(each.name, number)
+                    for each in state.topics.values()
+                    for number in each.partitions
+                ]
+                raise UnknownTopicOrPartitionError(
+                    f"{key} is no partition of the log at {root}. {said_there(key.topic, there)}"
+                )
+            if heeds_policy:
+                _refuse_policy(topic)
+            bounds = LogBounds(*topic.partitions[key.partition][:3])
+            yield ids[key.topic], key, max(bounds.log_start, _start(key, bounds, offset))
+
+    return _move_starts(root, Deleted(), starts)
+
+
+def _retain_bucket(
+    root: BucketRoot, topic: str | None, config: Mapping[str, str], *, dry_run: bool
+) -> Deleted:
+    done = Deleted()
+    now_ms = system.time_ns() // 1_000_000
+
+    def starts(state: BucketState) -> Iterator[tuple[str, TopicPartition, int]]:
+        if topic is not None and all(each.name != topic for each in state.topics.values()):
+            raise UnknownTopicOrPartitionError(f"the log at {root} knows no topic {topic!r}")
+        for key, known in state.topics.items():
+            if topic in {None, known.name}:
+                retention = _retention(known, {**config, **known.settings}, done)
+                for number, partition in known.partitions.items():
+                    extents = state.extents.get((key, number), [])
+                    bounds = LogBounds(*partition[:3])
+                    start = expired(extents, retention, now_ms, bounds).log_start
+                    yield key, TopicPartition(known.name, number), start
+
+    return _move_starts(root, done, starts, dry_run=dry_run)
+
+
+def _move_starts(
+    root: BucketRoot,
+    done: Deleted,
+    starts: Callable[[BucketState], Iterable[tuple[str, TopicPartition, int]]],
+    *,
+    dry_run: bool = False,
+) -> Deleted:
+    """Let the partitions of a log in an object store start where ``starts`` says by a state."""
+
+    def change(state: BucketState) -> TopicChange | None:
+        topics: dict[str, TopicState] = {}
+        rows = []
+        for key, where, start in starts(state):
+            known = state.topics[key]
+            before = known.partitions[where.partition]
+            gone = [
+                extent
+                for extent in state.extents.get((key, where.partition), ())
+                if extent.end_offset <= start
+            ]
+            bases, size = tuple(e.base_offset for e in gone), sum(e.size for e in gone)
+            path = root.open_store().root / partition_directory_name(*where)
+            rows.append(
+                Shortened(where, path, before.log_start, start, before.log_end, bases, size)
+            )
+            if start > before.log_start:
+                topic = topics.setdefault(key, TopicState(known.name, settings=known.settings))
+                moved = before._replace(log_start=start)
+                partitions = {**topic.partitions, where.partition: moved}
+                topics[key] = replace(topic, partitions=partitions)
+        done.partitions = rows if topics or not done.partitions else done.partitions
+        return TopicChange(topics) if topics else None
+
+    done.set_id = change_topics(root, change, dry_run=dry_run).log_id
+    return done
 
 
 def _retention(topic: TopicState, settings: Mapping[str, str], done: Deleted) -> Retention:

@@ -7,21 +7,28 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from kafkalog.checkpoints.broker import read_topic_id
-from kafkalog.checkpoints.commit_state import topic_key
+from kafkalog.checkpoints.broker import new_topic_id, read_topic_id
+from kafkalog.checkpoints.commit_state import PartitionState, TopicState, topic_key
 from kafkalog.checkpoints.committed import Committed
 from kafkalog.checkpoints.state_file import load_state
-from kafkalog.errors import LogDirectoryError, OffsetOutOfRangeError, OptionError
+from kafkalog.errors import (
+    LogDirectoryError,
+    OffsetOutOfRangeError,
+    OptionError,
+    UnknownTopicOrPartitionError,
+)
 from kafkalog.files.deferred_signals import shielded
 from kafkalog.files.system import system
-from kafkalog.model import MAX_OFFSET, listed
+from kafkalog.model import MAX_OFFSET, listed, partition_directory_name
 from kafkalog.streaming.admin.groups import forget_positions
 from kafkalog.streaming.admin.old_segments import opened_after_broker
 from kafkalog.streaming.admin.retention import delete_records
 from kafkalog.streaming.commit.append import CommitPlan
+from kafkalog.streaming.commit.bucket_commit import TopicChange, change_topics
 from kafkalog.streaming.commit.committer import Committer
 from kafkalog.streaming.commit.preserved_offsets import CopiedEnd
 from kafkalog.streaming.log.segments import LogSegments
+from kafkalog.streaming.objects.bucket_store import bucket_of
 from kafkalog.streaming.options.topic_settings import (
     LOG_CONFIG_NAMES,
     REMOTE_STORAGE,
@@ -43,14 +50,22 @@ from kafkalog.streaming.store.session import (
     places,
     refuse_nodes,
 )
-from kafkalog.streaming.store.topics import Topic, TopicCatalog, check_writable, unknown_topic
+from kafkalog.streaming.store.topics import (
+    Topic,
+    TopicCatalog,
+    check_no_collision,
+    check_writable,
+    unknown_topic,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
     from contextlib import AbstractContextManager
 
+    from kafkalog.checkpoints.bucket_state import BucketState
     from kafkalog.model import TopicPartition
     from kafkalog.streaming.log.log_dir import PartitionDirectory
+    from kafkalog.streaming.objects.bucket_store import BucketRoot
     from kafkalog.streaming.store.log_set import LogSet
 
 
@@ -104,8 +119,7 @@ def create(
 
     Args:
         paths: all log directories of the set; the first topic makes those that are not there.
-        topic: its name.
-        partitions: how many it gets.
+        topic: its name; ``partitions``: how many it gets.
         config: its settings, by Kafka's names.
         replication_factor: how many replicas each has on a set of several nodes.
         starts: the first offsets of partitions that do not begin at 0, as those of a copy.
@@ -120,6 +134,8 @@ def create(
     given, first = dict(config or {}), _starts(partitions, starts or {})
     _check_asked(topic, partitions, given)
     done = Altered("", topic, 0, partitions, {}, given)
+    if (root := bucket_of(paths)) is not None:
+        return _create_in_bucket(root, done, first, replication_factor, dry_run=dry_run)
     if not _are_there(paths, replication_factor, allows_broker=allows_broker, dry_run=dry_run):
         return done
     opened = partial(_opened, paths, "kafkalog create", starts=True)
@@ -218,6 +234,9 @@ def alter(
     """
     given = dict(config or {})
     _check_asked(topic, partitions, given)
+    if (root := bucket_of(paths)) is not None:
+        alters = partial(_altered, partitions=partitions, given=given, unset=unset)
+        return _alter_in_bucket(root, topic, alters, dry_run=dry_run)
     with _opened(paths, "kafkalog alter", allows_broker=allows_broker, dry_run=dry_run) as log_set:
         before = _known(log_set, topic)
         after = _altered(before, partitions, given, unset)
@@ -263,10 +282,10 @@ def delete(
     allows_broker: bool = False,
     dry_run: bool = False,
 ) -> Deleted:
-    """Delete a topic with all of its records, and the positions of groups in it.
+    """Delete a topic with all of its records, and the positions of groups in it, at once.
 
-    It is gone for readers and writers at once. If this is cut off, whoever opens the directories
-    next removes the rest. Its folders may be gone: a commit to it that was cut off is given up.
+    If this is cut off, whoever opens the directories next removes the rest. Its folders may be
+    gone: a commit to it that was cut off is given up.
 
     Args:
         paths: all log directories of the set.
@@ -282,6 +301,8 @@ def delete(
             somebody else holds them.
     """
     check_writable(topic, allow_internal=None)
+    if (root := bucket_of(paths)) is not None:
+        return _delete_in_bucket(root, topic, dry_run=dry_run)
     opened = partial(_opened, paths, "kafkalog delete", deletes=topic)
     with opened(allows_broker=allows_broker, dry_run=dry_run) as log_set:
         keys = [key for key, known in log_set.state.topics.items() if known.name == topic]
@@ -293,8 +314,88 @@ def delete(
         if not dry_run:
             delete_topics(log_set, keys)
             forget_positions(log_set, topic)
-        folders = tuple(each.path for each in found)
-        return Deleted(log_set.state.set_id, topic, folders, size)
+        return Deleted(log_set.state.set_id, topic, tuple(each.path for each in found), size)
+
+
+# The same in an object store, where a change of topics is a commit
+
+
+def _create_in_bucket(
+    root: BucketRoot,
+    asked: Altered,
+    starts: Mapping[int, int],
+    replication_factor: int | None,
+    *,
+    dry_run: bool,
+) -> Altered:
+    check_one_node(replication_factor)
+    key = new_topic_id()
+    partitions = {n: PartitionState(start, start, start, 0) for n, start in starts.items()}
+    made = TopicState(asked.topic, partitions=partitions, settings=asked.settings)
+
+    def change(state: BucketState) -> TopicChange | None:
+        if key in state.topics:
+            return None
+        names = {topic.name for topic in state.topics.values()}
+        if asked.topic in names:
+            raise OptionError(f"topic {asked.topic!r} exists. `kafkalog alter` changes it")
+        check_no_collision(asked.topic, names)
+        return TopicChange({key: made})
+
+    state = change_topics(root, change, dry_run=dry_run)
+    return asked._replace(set_id=state.log_id)
+
+
+def _alter_in_bucket(
+    root: BucketRoot, topic: str, alters: Callable[[Topic], Topic], *, dry_run: bool
+) -> Altered:
+    seen: list[tuple[Topic, Topic]] = []
+
+    def change(state: BucketState) -> TopicChange | None:
+        key, known = _in_bucket(root, state, topic)
+        before = Topic(topic, len(known.partitions), known.settings, exists=True, topic_id=key)
+        after = alters(before)
+        seen.append((before, after))
+        if (before.partitions, before.settings) == (after.partitions, after.settings):
+            return None
+        new = range(before.partitions, after.partitions)
+        partitions = dict.fromkeys(new, PartitionState(0, 0, 0, 0))
+        return TopicChange({key: TopicState(topic, partitions=partitions, settings=after.settings)})
+
+    state = change_topics(root, change, dry_run=dry_run)
+    (before, _), (_, after) = seen[0], seen[-1]
+    counts = before.partitions, after.partitions
+    return Altered(state.log_id, topic, *counts, before.settings, after.settings)
+
+
+def _delete_in_bucket(root: BucketRoot, topic: str, *, dry_run: bool) -> Deleted:
+    found: dict[str, tuple[int, int]] = {}
+
+    def change(state: BucketState) -> TopicChange | None:
+        if found and not found.keys() & state.topics.keys():
+            return None
+        key, known = _in_bucket(root, state, topic)
+        places = ((key, number) for number in known.partitions)
+        size = sum(each.size for place in places for each in state.extents.get(place, ()))
+        found[key] = len(known.partitions), size
+        return TopicChange(deleted=(key,))
+
+    state = change_topics(root, change, dry_run=dry_run)
+    count, size = list(found.values())[-1]
+    log = root.open_store().root
+    folders = tuple(log / partition_directory_name(topic, number) for number in range(count))
+    return Deleted(state.log_id, topic, folders, size)
+
+
+def _in_bucket(root: BucketRoot, state: BucketState, topic: str) -> tuple[str, TopicState]:
+    """Return a topic and its id by the state of a log in an object store."""
+    for key, known in state.topics.items():
+        if known.name == topic:
+            return key, known
+    names = sorted(known.name for known in state.topics.values())
+    raise UnknownTopicOrPartitionError(
+        f"the log at {root} knows no topic {topic!r}, but {listed(names) or 'none at all'}"
+    )
 
 
 def _check_deletable(

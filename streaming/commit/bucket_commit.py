@@ -7,7 +7,7 @@ it goes into the commit object: then that is the only request.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from kafkalog.checkpoints.broker import new_topic_id
 from kafkalog.checkpoints.bucket_state import MAX_INLINE_BYTES, BucketCommit, Extent, data_name
@@ -21,7 +21,7 @@ from kafkalog.streaming.objects.bucket_log import Proposal
 from kafkalog.streaming.store.identity import BatchIdentity, Verdict, judge, remember
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from kafkalog.checkpoints.bucket_state import BucketState
     from kafkalog.streaming.commit.append import CommitPlan
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from kafkalog.streaming.objects.bucket_log import BucketLog
     from kafkalog.streaming.objects.bucket_store import BucketRoot
 
-__all__ = ["commit_batch"]
+__all__ = ["TopicChange", "change_topics", "commit_batch"]
 
 
 def commit_batch(
@@ -55,6 +55,54 @@ def commit_batch(
         if TopicPartition(topic.name, number) in {run.topic_partition for run in runs}
     }
     return Outcome(True, committed.number, ends)
+
+
+def change_topics(
+    root: BucketRoot,
+    change: Callable[[BucketState], TopicChange | None],
+    *,
+    dry_run: bool = False,
+) -> BucketState:
+    """Commit a change of topics, and return the state after it.
+
+    Args:
+        root: the log; it is made if there is none, but for a dry run.
+        change: what is to be changed in a state; None if it is so already. It may refuse.
+        dry_run: ask for the change alone.
+
+    Raises:
+        UnknownOutcomeError: the store did not tell whether it is committed.
+        KafkaLogError: nothing is changed.
+    """
+
+    def propose(state: BucketState) -> Proposal | None:
+        found = change(state)
+        if found is None:
+            return None
+        commit = BucketCommit(
+            number=0,
+            commit_id="",
+            previous="",
+            log_id="",
+            topics=found.topics,
+            deleted=found.deleted,
+        )
+        return Proposal(commit, is_known_again=True)
+
+    with root.writing() as log:
+        log.follow()
+        if dry_run:
+            change(log.state)
+        else:
+            log.commit(propose)
+        return log.state
+
+
+class TopicChange(NamedTuple):
+    """What becomes of topics, by their ids: as in a commit."""
+
+    topics: Mapping[str, TopicState] = {}
+    deleted: tuple[str, ...] = ()
 
 
 def _within_limit(log: BucketLog, runs: Sequence[StagedRun]) -> Sequence[StagedRun]:

@@ -18,11 +18,10 @@ import numpy as np
 
 from kafkalog.checkpoints.commit_state import STATE_FILE, CommitState
 from kafkalog.checkpoints.state_file import state_bytes
-from kafkalog.errors import CorruptRecordError, DataLossError, LogDirectoryError
+from kafkalog.errors import CorruptRecordError, DataLossError, LogDirectoryError, OptionError
 from kafkalog.files.objects import open_objects
 from kafkalog.files.remote_path import RemoteEntry, RemotePath, RemoteStatus
-from kafkalog.files.remote_store import open_store
-from kafkalog.files.storage import STORE, RemoteRoot
+from kafkalog.files.storage import STORE, RemoteRoot, is_object_uri
 from kafkalog.files.system import remembered, system
 from kafkalog.model import partition_directory_name
 from kafkalog.streaming.log.files import LOG, file_name
@@ -30,7 +29,7 @@ from kafkalog.streaming.objects.bucket_log import BucketLog
 from kafkalog.streaming.records.batch_layout import HEADER_SIZE, OVERHEAD
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from kafkalog.checkpoints.bucket_state import BucketState, Extent
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
     from kafkalog.files.remote_path import OpenObject
     from kafkalog.files.storage import StorageOptions
 
-__all__ = ["BucketRoot", "BucketStore", "find_log", "number_batches"]
+__all__ = ["BucketRoot", "BucketStore", "bucket_of", "find_log", "number_batches"]
 
 _ROOT: Final = "log"
 _METADATA: Final = "partition.metadata"
@@ -92,6 +91,21 @@ class BucketRoot(RemoteRoot):
             yield log
 
 
+def bucket_of(paths: Sequence[str]) -> BucketRoot | None:
+    """Return the log in an object store that the words of a command name; None for directories.
+
+    Raises:
+        OptionError: they name more than it.
+    """
+    if not any(map(is_object_uri, paths)):
+        return None
+    if len(paths) > 1:
+        raise OptionError(
+            f"{', '.join(paths)}: a log in an object store lies in one place: give its URI alone"
+        )
+    return BucketRoot.of(RemoteRoot.parse(paths[0]))
+
+
 def find_log(place: RemoteRoot) -> Path | None:
     """Return the root of the log in an object store that lies at a URI, as of now; None without.
 
@@ -113,6 +127,8 @@ def find_log(place: RemoteRoot) -> Path | None:
 def _holds_log(place: RemoteRoot) -> bool:
     if place.partition("://")[0] in _OURS_ALONE:
         return open_objects(place).get(STORE) is not None
+    from kafkalog.files.remote_store import open_store  # noqa: PLC0415 - loads pyarrow.fs
+
     path = open_store(place).root / STORE
     try:
         path.store.open(path.key)[0].close()
@@ -489,6 +505,10 @@ def _shown(
             folders[folder] = []
             files[f"{folder}/{_METADATA}"] = f"version: 0\ntopic_id: {topic_id}".encode()
             extents = state.extents.get((topic_id, number), [])
+            if not extents:  # a log is never without a segment: it tells where it ends
+                end = topic.partitions[number].log_end
+                for suffix in (LOG, ".index", ".timeindex"):
+                    files[f"{folder}/{file_name(end, suffix)}"] = b""
             for segment in _segments(extents, f"{topic_id} {number}", state.log_id):
                 base = segment.extents[0].base_offset
                 files[f"{folder}/{file_name(base, LOG)}"] = segment

@@ -153,7 +153,7 @@ class StoreOptions(Options):
         "storage.roleArn",
         TEXT,
         default=None,
-        doc="for s3:// paths: the role to assume; needs `pip install kafkalog[aws]`",
+        doc="for s3:// paths: the role to assume; needs boto3 (the extra `aws`)",
     )
     storage_ca_file: str | None = option(
         "storage.caFile",

@@ -49,6 +49,7 @@ __all__ = [
     "Topic",
     "TopicCatalog",
     "check_known",
+    "check_no_collision",
     "check_writable",
     "differing_ids",
     "unknown_topic",
@@ -237,7 +238,7 @@ class TopicCatalog:
         check_writable(name, allow_internal=policy.allows_internal)
         count = self._counts.get(name)
         if count is None:
-            self._check_collision(name)
+            check_no_collision(name, (*self._counts, *self._new))
             self._new.add(name)
             return Topic(name, policy.partitions or 1, policy.settings, exists=False)
         topic_id = self._topic_id(name)
@@ -296,15 +297,20 @@ class TopicCatalog:
             if known.name == name and key != topic_key(name, None):
                 raise LogDirectoryError(lost_id_text(folders[0].path, name, key))
 
-    def _check_collision(self, name: str) -> None:
-        """Refuse a new name that differs from another only in ``.`` and ``_``, as Kafka does."""
-        plain = name.replace(".", "_")
-        for other in (*self._counts, *self._new):
-            if other != name and other.replace(".", "_") == plain:
-                raise InvalidTopicError(
-                    f"topic {name!r} cannot be made beside {other!r}: their names are the same "
-                    "but for '.' and '_', which Kafka's metrics cannot tell apart"
-                )
+
+def check_no_collision(name: str, others: Iterable[str]) -> None:
+    """Refuse a new name that differs from another only in ``.`` and ``_``, as Kafka does.
+
+    Raises:
+        InvalidTopicError: it does.
+    """
+    plain = name.replace(".", "_")
+    for other in others:
+        if other != name and other.replace(".", "_") == plain:
+            raise InvalidTopicError(
+                f"topic {name!r} cannot be made beside {other!r}: their names are the same "
+                "but for '.' and '_', which Kafka's metrics cannot tell apart"
+            )
 
 
 def differing_ids(name: str, folders: Sequence[PartitionDirectory]) -> LogDirectoryError:

@@ -102,8 +102,7 @@ def _without_scheme(text: str) -> str:
         why = "logs are written with locks, renames and fsync, which stores have not; write to a "
         why += "local path (or a file: URI) and copy it"
         if is_object_uri(text):
-            why = "a log in a bucket is known to the sink and the source, append, read, tail and "
-            why += "get, and not to this; docs/buckets.md says what works there"
+            why = "this does not know a log in a bucket yet; docs/buckets.md says what does"
         raise OptionError(f"{shown!r} is not on a local file system: {why}")
     if uri.netloc not in {"", "localhost"} or not uri.path.startswith("/"):
         raise OptionError(f"{text!r} is no local file: URI; write file:///folder")

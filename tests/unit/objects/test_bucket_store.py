@@ -9,14 +9,35 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 from tests.support.bucket_model import without_rests
+from typer.testing import CliRunner
 
 import kafkalog
-from kafkalog.checkpoints.bucket_state import BucketCommit, BucketState, Extent, data_name
+from kafkalog.checkpoints.bucket_state import (
+    BucketCommit,
+    BucketState,
+    Extent,
+    checkpoint_bytes,
+    data_name,
+    parse_checkpoint,
+)
 from kafkalog.checkpoints.commit_state import PartitionState, TopicState
-from kafkalog.errors import BatchIdentityError, CorruptRecordError, DataLossError, LogDirectoryError
+from kafkalog.errors import (
+    BatchIdentityError,
+    CommitError,
+    CorruptRecordError,
+    DataLossError,
+    InvalidTopicError,
+    LogDirectoryError,
+    OffsetOutOfRangeError,
+    OptionError,
+    UnknownTopicOrPartitionError,
+)
 from kafkalog.files.objects import FolderObjects
 from kafkalog.files.storage import RemoteRoot
+from kafkalog.jobs.cli.app import app
+from kafkalog.model import TopicPartition
 from kafkalog.streaming import api
+from kafkalog.streaming.admin import retention, topics
 from kafkalog.streaming.objects import bucket_store
 from kafkalog.streaming.objects.bucket_log import BucketLog, Proposal
 from kafkalog.streaming.objects.bucket_store import BucketRoot, BucketStore, number_batches
@@ -24,6 +45,7 @@ from kafkalog.streaming.options.read_options import ReadOptions
 from kafkalog.streaming.source.schema import ReadRows
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAQ"
@@ -255,3 +277,137 @@ def test_settings_persist_with_the_topic(appended: str) -> None:
     kafkalog.append(appended, "t", rows)
     batches = kafkalog.read(appended, "t", options={"view": "batches"}).read_all()
     assert batches["codec"].to_pylist() == ["zstd", "zstd"]
+
+
+# Topics
+
+
+def test_topics_are_made_altered_and_deleted_by_commits(appended: str) -> None:
+    made = topics.create([appended], "t", partitions=2, config={"compression.type": "zstd"})
+    assert (made.partitions, made.settings) == (2, {"compression.type": "zstd"})
+    with pytest.raises(OptionError, match="exists"):
+        topics.create([appended], "t")
+    topics.create([appended], "a.b")
+    with pytest.raises(InvalidTopicError, match=r"beside 'a\.b'"):
+        topics.create([appended], "a_b")
+    kafkalog.append(appended, "t", pa.table({"value": ["a"], "partition": pa.array([1], "int32")}))
+    altered = topics.alter([appended], "t", partitions=3, unset=["compression.type"])
+    assert (altered.partitions_before, altered.partitions, altered.settings) == (2, 3, {})
+    assert not topics.alter([appended], "t", partitions=3).settings
+    with pytest.raises(OptionError, match="has 3 partitions"):
+        topics.alter([appended], "t", partitions=2)
+    kafkalog.append(appended, "t", pa.table({"value": ["b"], "partition": pa.array([2], "int32")}))
+    assert values(appended) == [b"a", b"b"]
+    deleted = topics.delete([appended], "t", dry_run=True)
+    assert (len(deleted.folders), deleted.bytes > 0) == (3, True)
+    topics.delete([appended], "t")
+    with pytest.raises(UnknownTopicOrPartitionError, match=r"knows no topic 't', but a\.b"):
+        topics.delete([appended], "t")
+    kafkalog.append(appended, "t", pa.table({"value": ["c"]}))
+    assert values(appended) == [b"c"]
+
+
+def test_rows_of_a_topic_that_was_made_again_are_refused(appended: str) -> None:
+    topics.create([appended], "t")
+    rows = pa.table({"value": ["a"]})
+
+    def slow() -> Iterator[pa.RecordBatch]:
+        yield from rows.to_batches()
+        topics.delete([appended], "t")
+        topics.create([appended], "t")
+
+    with pytest.raises(CommitError, match="was deleted after this batch was planned, and made"):
+        kafkalog.append(appended, "t", slow())
+    assert values(appended) == []
+
+
+def test_a_log_that_is_trimmed_starts_there(appended: str) -> None:
+    for first in (0, 20, 40):
+        kafkalog.append(appended, "t", ROWS.slice(first, 20), options={"numPartitions": 2})
+    (trimmed, _) = retention.delete_records(
+        [appended], {TopicPartition("t", 0): 15, TopicPartition("t", 1): -1}
+    ).partitions
+    assert (trimmed.start_before, trimmed.start, trimmed.segments) == (0, 15, (0,))
+    expected = [f"row {number}".encode() for number in range(30, 60, 2)]
+    assert values(appended, startingOffsets="earliest") == expected
+    kafkalog.append(appended, "t", ROWS.slice(1, 1))
+    assert values(appended) == [*expected, b"row 1"]
+    with pytest.raises(OffsetOutOfRangeError, match="committed up to 30"):
+        retention.delete_records([appended], {TopicPartition("t", 0): 31})
+    with pytest.raises(UnknownTopicOrPartitionError, match="t-7 is no partition"):
+        retention.delete_records([appended], {TopicPartition("t", 7): 1})
+
+
+def test_what_has_expired_is_dropped(appended: str) -> None:
+    for first in (0, 20, 40):
+        kafkalog.append(appended, "t", ROWS.slice(first, 20), options={"numPartitions": 2})
+    old = retention.retain([appended], config={"retention.bytes": "1"}, dry_run=True)
+    assert [len(each.segments) for each in old.partitions] == [2, 2]
+    assert len(values(appended)) == 60
+    retention.retain([appended], config={"retention.bytes": "1"})
+    assert values(appended) == [f"row {n}".encode() for n in (*range(40, 60, 2), *range(41, 60, 2))]
+    topics.alter([appended], "t", config={"retention.ms": "1000"})
+    retention.retain([appended])
+    assert values(appended) == []
+    kafkalog.append(appended, "t", pa.table({"value": ["a"]}))
+    assert values(appended) == [b"a"]
+
+
+def test_a_checkpoint_keeps_what_was_deleted_and_dropped(appended: str, tmp_path: Path) -> None:
+    kafkalog.append(appended, "t", ROWS.slice(0, 10), options={"numPartitions": 2})
+    topics.create([appended], "u", partitions=3)
+    topics.delete([appended], "t")
+    log = BucketLog.open(FolderObjects(tmp_path / "appended"))
+    assert log is not None
+    log.follow()
+    again = parse_checkpoint(checkpoint_bytes(log.state), "name")
+    assert again == log.state
+    assert again.dropped == {f"commits/{1:020}": 3}
+    assert [topic.name for topic in again.topics.values()] == ["u"]
+
+
+# The command line, and what does not know such a log
+
+
+def call(*words: str) -> tuple[int, str]:
+    ran = CliRunner().invoke(app, words, input="x\n")
+    return ran.exit_code, ran.output
+
+
+def test_commands_show_and_change_the_log(appended: str) -> None:
+    assert call("create", appended, "--topic", "t", "--config", "compression.type=lz4")[0] == 0
+    rows = pa.table({"key": ["a", "b", "a"], "value": ["1", "2", "3"]})
+    kafkalog.append(appended, "t", rows)
+    assert call("append", appended, "--topic", "t")[0] == 0
+    assert call("verify", appended) == (0, "1 partition, 1 segment, 2 batches, 187 B, 0 problems\n")
+    for words, said in (
+        (("topics", appended, "--json"), '"partitions": 1'),
+        (("describe", appended, "--topic", "t"), "compression.type=lz4"),
+        (("offsets", appended, "--json"), '"end": 4'),
+        (("stats", appended, "--json"), '"records": 4'),
+        (("dump", appended, "--topic", "t", "--json"), '"codec": "lz4"'),
+        (("get", appended, "--topic", "t", "--key", "a", "--json"), '"value": "3"'),
+        (("find", appended, "--topic", "t", "--regex", "x"), "x"),
+        (("sql", appended, "select count(*) as n from t"), "4"),
+        (("retain", appended, "--json"), "neither retention.ms"),
+        (("delete", appended, "--topic", "t", "--json"), '"partitions": 1'),
+    ):
+        code, output = call(*words)
+        assert (code, said in output) == (0, True), output
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("compact",), ("recover",), ("groups", "--group", "g"), ("takeover",), ("salvage", "t-0")],
+)
+def test_commands_that_do_not_know_such_a_log_say_so(appended: str, words: tuple[str, ...]) -> None:
+    kafkalog.append(appended, "t", pa.table({"value": ["1"]}))
+    code, output = call(words[0], appended, *words[1:])
+    assert code
+    assert "Traceback" not in output
+
+
+def test_a_consumer_is_refused(appended: str) -> None:
+    kafkalog.append(appended, "t", pa.table({"value": ["1"]}))
+    with pytest.raises(OptionError, match="does not know a log in a bucket yet"):
+        kafkalog.Consumer(appended, "g", "t")
