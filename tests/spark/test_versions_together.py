@@ -5,13 +5,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import pyarrow as pa
 import pytest
@@ -46,12 +48,20 @@ class _Job:
             start_new_session=True,
         )
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End it and what it started, whatever became of the others."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+
     def result(self) -> Any:
         """Return what it prints; ``killed`` if it was."""
         said, wrong = self._process.communicate(timeout=1800)
         if self._process.returncode < 0:
             return "killed"
-        assert self._process.returncode == 0, wrong[-4000:]
+        assert self._process.returncode == 0, wrong[-20_000:]
         return json.loads(said.splitlines()[-1])
 
 
@@ -110,11 +120,14 @@ def _text(folder: Path, number: int) -> str:
 def test_all_append_to_one_topic_and_tail_it_at_once(log: Path, tmp_path: Path) -> None:
     (tmp_path / "tails").mkdir()
     pythons = (PYTHONS * versions_job.WRITERS)[: versions_job.WRITERS]
-    jobs = [
-        _Job(python, "together", str(log), str(tmp_path / "tails"), str(number))
-        for number, python in enumerate(pythons)
-    ]
-    seen = [job.result() for job in jobs]
+    with contextlib.ExitStack() as running:
+        jobs = [
+            running.enter_context(
+                _Job(python, "together", str(log), str(tmp_path / "tails"), str(number))
+            )
+            for number, python in enumerate(pythons)
+        ]
+        seen = [job.result() for job in jobs]
     wanted = Counter(f"{w}:{n}" for w in range(len(jobs)) for n in range(versions_job.ROWS))
     for each in seen:
         assert Counter(each) == wanted

@@ -16,6 +16,7 @@
 from __future__ import annotations
 
 import fcntl
+import functools
 import json
 import os
 import signal
@@ -23,6 +24,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 if TYPE_CHECKING:
@@ -77,6 +79,29 @@ def _start(
     return rows.writeStream.foreachBatch(take).option("checkpointLocation", str(checkpoint)).start()
 
 
+def _patiently(start: Callable[[], StreamingQuery], until: Callable[[StreamingQuery], bool]) -> Any:
+    """Start a query, and return it when that holds.
+
+    Spark gives up on a Python process that takes 10 s to start, which no setting changes. On a busy
+    machine it may: the query starts again where it is.
+    """
+    while True:
+        query = start()
+        try:
+            while not until(query):
+                query.awaitTermination(0.2)  # type: ignore[arg-type] # takes them
+        except StreamingQueryException as error:
+            if "failed to connect back" not in str(error):
+                raise
+        else:
+            return query
+
+
+def _has_read_all(query: StreamingQuery) -> bool:
+    query.processAllAvailable()
+    return True
+
+
 def limits(spark: SparkSession, log: str, folder: Path) -> dict[str, Any]:
     found = {}
     for name, given in OPTIONS.items():
@@ -86,9 +111,8 @@ def limits(spark: SparkSession, log: str, folder: Path) -> dict[str, Any]:
         def take(rows: DataFrame, number: int, tasks: list[int] = tasks) -> None:
             tasks.append(rows.rdd.getNumPartitions())
 
-        query = _start(_load(spark, log, "t", **given), checkpoint, take)
-        query.processAllAvailable()
-        query.stop()
+        rows = _load(spark, log, "t", **given)
+        _patiently(functools.partial(_start, rows, checkpoint, take), _has_read_all).stop()
         found[name] = [[end for end, _ in batches_of(checkpoint)], tasks]
     return found
 
@@ -103,21 +127,18 @@ def passes_on(spark: SparkSession, log: str, folder: Path, last: int) -> None:
         if number == last:
             _die()
 
-    copying = (
+    write = (
         _load(spark, log, "t", maxOffsetsPerTrigger="3")
         .selectExpr("'copy' as topic", "value", "partition")
         .writeStream.format("kafkalog")
         .option("numPartitions", "2")
         .option("checkpointLocation", str(folder / "copying"))
-        .start(log)
     )
-    while not copying.recentProgress:  # each version commits some of it
-        copying.awaitTermination(1)
-    query = _start(rows, folder / "checkpoint", take)
-    query.processAllAvailable()
+    # Each version commits some of it.
+    copying = _patiently(lambda: write.start(log), lambda query: bool(query.recentProgress))
+    _patiently(functools.partial(_start, rows, folder / "checkpoint", take), _has_read_all).stop()
     copying.processAllAvailable()
     copying.stop()
-    query.stop()
 
 
 def together(log: str, folder: Path, name: str) -> list[str]:
@@ -131,9 +152,10 @@ def together(log: str, folder: Path, name: str) -> list[str]:
         fcntl.flock(lock, fcntl.LOCK_EX)
         spark = session()
         rows = _load(spark, log, "u", waitForTopics="true")
-        query = _start(rows, folder / f"tail {name}", take)
-        while "Initializing" in query.status["message"]:
-            query.awaitTermination(0.2)  # type: ignore[arg-type] # takes them
+        query = _patiently(
+            functools.partial(_start, rows, folder / f"tail {name}", take),
+            lambda query: "Initializing" not in query.status["message"],
+        )
     for number in range(0, ROWS, 10):
         some = [(f"{name}:{n}",) for n in range(number, number + 10)]
         frame = spark.createDataFrame(some, "value string").coalesce(1)
