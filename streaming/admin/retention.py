@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -294,9 +295,11 @@ def retain(
 
     Args:
         paths: all log directories of the set.
-        topic: the topic; ``config``: settings for what was not given to the topics themselves.
+        topic: the topic.
+        config: settings by Kafka's names, for what was not given to the topics themselves.
         allows_broker: whether to do so though a broker had the directories last.
-        dry_run: whether to say only what would be done; ``wait_ms`` for a writer of ours.
+        dry_run: whether to say only what would be done, and change nothing.
+        wait_ms: how long to wait for a writer of ours.
 
     Raises:
         OptionError: a setting that Kafka would refuse.
@@ -315,12 +318,12 @@ def retain(
         knows_nodes=True,
     ) as log_set:
         check_known(log_set.state, log_set.directories, topic)
-        return retain_set(
-            log_set,
-            config=config or {},
-            concerns=lambda key: topic in {None, key.topic},
-            dry_run=dry_run,
-        )
+        concerns = functools.partial(_concerns, topic)
+        return retain_set(log_set, config=config or {}, concerns=concerns, dry_run=dry_run)
+
+
+def _concerns(topic: str | None, key: TopicPartition) -> bool:
+    return topic in {None, key.topic}
 
 
 def retain_set(

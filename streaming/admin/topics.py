@@ -119,7 +119,8 @@ def create(
 
     Args:
         paths: all log directories of the set; the first topic makes those that are not there.
-        topic: its name; ``partitions``: how many it gets.
+        topic: its name.
+        partitions: how many it gets.
         config: its settings, by Kafka's names.
         replication_factor: how many replicas each has on a set of several nodes.
         starts: the first offsets of partitions that do not begin at 0, as those of a copy.
@@ -128,18 +129,17 @@ def create(
 
     Raises:
         OptionError: the topic exists; or a setting or number that Kafka would refuse.
-        InvalidTopicError, RowError: a name that no topic may have, or that Kafka has for itself.
-        KafkaLogError: the directories are no whole set, or somebody else holds them.
+        KafkaLogError: no topic may have the name; no whole set, or somebody else holds it.
     """
     given, first = dict(config or {}), _starts(partitions, starts or {})
     _check_asked(topic, partitions, given)
     done = Altered("", topic, 0, partitions, {}, given)
-    if (root := bucket_of(paths)) is not None:
+    if root := bucket_of(paths):
         return _create_in_bucket(root, done, first, replication_factor, dry_run=dry_run)
     if not _are_there(paths, replication_factor, allows_broker=allows_broker, dry_run=dry_run):
         return done
-    opened = partial(_opened, paths, "kafkalog create", starts=True)
-    with opened(allows_broker=allows_broker, dry_run=dry_run) as log_set:
+    opened = partial(_opened, paths, "kafkalog create", starts=True, dry_run=dry_run)
+    with opened(allows_broker=allows_broker) as log_set:
         wanted = _wanted(log_set, done, replication_factor)
         if not dry_run:
             _make(log_set, wanted, first, replication_factor)
