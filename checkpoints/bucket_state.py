@@ -78,6 +78,7 @@ __all__ = [
     "floor_name",
     "number_of_checkpoint",
     "number_of_commit",
+    "number_of_data",
     "parse_checkpoint",
     "parse_commit",
 ]
@@ -141,6 +142,12 @@ def number_of_checkpoint(name: str) -> int | None:
     return _LARGEST_NAME - int(name)
 
 
+def number_of_data(name: str) -> int | None:
+    """Return the commit in the name of a data object; None for another name."""
+    found = _DATA.fullmatch(name)
+    return None if found is None else int(found[1])
+
+
 def data_name(newest: int, unique: str) -> str:
     """Return the name of a data object; ``newest`` commit was known when its job began."""
     return f"data/{newest:020}-{unique}"
@@ -170,12 +177,6 @@ class Extent(NamedTuple):
     def largest_timestamp(self) -> int:
         """What a segment calls its largest timestamp."""
         return self.max_timestamp
-
-    @property
-    def digits(self) -> int | None:
-        """The newest commit when the data object was named; None of an inline extent."""
-        found = _DATA.fullmatch(self.object)
-        return None if found is None else int(found[1])
 
 
 ExtentKey = tuple[str, int]

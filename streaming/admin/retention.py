@@ -38,6 +38,7 @@ from kafkalog.streaming.commit.states import make_shortened_durable
 from kafkalog.streaming.log.retention import LogBounds, Retention, expired
 from kafkalog.streaming.log.swap import Removed, remove_retired
 from kafkalog.streaming.objects.bucket_store import bucket_of
+from kafkalog.streaming.objects.cleaning import clean_commits, sweep_data
 from kafkalog.streaming.options.topic_settings import REMOTE_STORAGE, LogConfig, is_remote
 from kafkalog.streaming.store.broker_files import LogStarts, end_move, move_log_starts
 from kafkalog.streaming.store.ends.recorded import BrokerMarks
@@ -502,7 +503,12 @@ def _retain_bucket(
                     start = expired(extents, retention, now_ms, bounds).log_start
                     yield key, TopicPartition(known.name, number), start
 
-    return _move_starts(root, done, starts, dry_run=dry_run)
+    _move_starts(root, done, starts, dry_run=dry_run)
+    if not dry_run:
+        with root.writing() as log:
+            done.removed = done.removed.plus(Removed(*sweep_data(log)))
+            clean_commits(log)
+    return done
 
 
 def _move_starts(

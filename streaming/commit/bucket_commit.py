@@ -10,7 +10,13 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from kafkalog.checkpoints.broker import new_topic_id
-from kafkalog.checkpoints.bucket_state import MAX_INLINE_BYTES, BucketCommit, Extent, data_name
+from kafkalog.checkpoints.bucket_state import (
+    MAX_INLINE_BYTES,
+    BucketCommit,
+    Extent,
+    data_name,
+    number_of_data,
+)
 from kafkalog.checkpoints.commit_state import PartitionState, TopicState
 from kafkalog.errors import CommitError
 from kafkalog.files.system import system
@@ -24,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from kafkalog.checkpoints.bucket_state import BucketState
+    from kafkalog.checkpoints.commit_state import WriterState
     from kafkalog.streaming.commit.append import CommitPlan
     from kafkalog.streaming.commit.staging.staged_run import StagedRun
     from kafkalog.streaming.objects.bucket_log import BucketLog
@@ -43,7 +50,8 @@ def commit_batch(
         CommitError: nothing of it is committed.
     """
     with root.writing() as log:
-        batch = _Batch(plan, identity, _within_limit(log, runs))
+        asked_ms = root.options.delete_delay_ms or 0
+        batch = _Batch(plan, identity, _within_limit(log, runs), asked_ms)
         committed = log.commit(batch.propose)
         if committed is None:
             return Outcome(False, log.state.number, {})
@@ -135,6 +143,8 @@ class _Batch:
     plan: CommitPlan
     identity: BatchIdentity
     runs: Sequence[StagedRun]
+    delay_ms: int = 0
+    """How long objects are to be kept that no commit names; the log keeps the longest."""
     new_ids: dict[str, str] = field(default_factory=dict)
     known_writers: frozenset[str] = frozenset()
     known_topics: list[TopicState] = field(default_factory=list)
@@ -153,6 +163,7 @@ class _Batch:
             identity = with_new_topics(identity, by_name)
             if not identity.digests:
                 return None
+        _check_not_swept(self.runs, state)
         names = {name for name, _ in identity.digests} if identity.is_versioned else None
         chosen = [run for run in self.runs if names is None or run.topic_partition.topic in names]
         runs = _placed(chosen, "")
@@ -160,14 +171,7 @@ class _Batch:
         for key, topic in state.topics.items():  # a version counts in a topic without rows, too
             if names is not None and topic.name in names and key not in topics:
                 topics[key] = TopicState(topic.name, settings=topic.settings)
-        writers = {}
-        if identity.is_remembered:
-            now_ms = max(system.time_ns() // 1_000_000, 0)
-            noted = remember(identity, last, now_ms, self.plan.expiration_ms)
-            if identity.is_versioned:
-                topics = note_versions(topics, identity, noted)
-            else:
-                writers[identity.writer] = noted
+        topics, writers = self._noted(topics, identity, last)
         change = BucketCommit(
             number=0,
             commit_id="",
@@ -177,8 +181,21 @@ class _Batch:
             writers=writers,
             extents=extents,
             inline=b"".join(run.data for run in runs),
+            delay_ms=self.delay_ms if self.delay_ms > state.delay_ms or not state.number else 0,
         )
         return Proposal(change, is_known_again=identity.is_remembered)
+
+    def _noted(
+        self, topics: dict[str, TopicState], identity: BatchIdentity, last: WriterState | None
+    ) -> tuple[dict[str, TopicState], dict[str, WriterState]]:
+        """Note the batch, where it is to be known when it comes again."""
+        if not identity.is_remembered:
+            return topics, {}
+        now_ms = max(system.time_ns() // 1_000_000, 0)
+        noted = remember(identity, last, now_ms, self.plan.expiration_ms)
+        if identity.is_versioned:
+            return note_versions(topics, identity, noted), {}
+        return topics, {identity.writer: noted}
 
     def _appended(
         self, state: BucketState, runs: Sequence[StagedRun]
@@ -218,6 +235,20 @@ class _Batch:
         settings = {**(known.settings if known else {}), **self.plan.topics.settings}
         new = {} if known else dict.fromkeys(range(run.partitions), PartitionState(0, 0, 0, 0))
         return TopicState(name, partitions=new, settings=settings, last_query=query)
+
+
+def _check_not_swept(runs: Sequence[StagedRun], state: BucketState) -> None:
+    """Refuse objects that may have been deleted: they are older than the log's delete delay."""
+    numbers = {run.file: number_of_data(run.file) for run in runs}
+    swept = [
+        file for file, number in numbers.items() if number is not None and number < state.swept
+    ]
+    if swept:
+        raise CommitError(
+            f"{swept[0]} was staged longer ago than data is kept that no commit names: "
+            f"{state.delay_ms / 3_600_000:g} hours (storage.deleteDelay). Nothing was written. Run "
+            "the batch again; if it takes as long each time, raise storage.deleteDelay"
+        )
 
 
 def _check_not_deleted(run: StagedRun, now: str | None) -> None:

@@ -250,6 +250,12 @@ class BucketLog:
         """Whether the end of the log was seen a short while ago: what is known holds."""
         return self._tail_seen is not None and self._tail_seen.has_credit()
 
+    def is_overtaken(self) -> bool:
+        """Whether a floor or another log is there by now: for whoever is about to delete."""
+        if self._is_overtaken(self.state.number):
+            return True
+        return _read_log_id(self.objects) != self.state.log_id
+
     def _is_overtaken(self, number: int) -> bool:
         after = floor_name(number).rpartition("/")[2]
         return bool(self.objects.list_after(f"{self.folder}/floors", after, limit=1))

@@ -1,4 +1,6 @@
-"""Clean up old commits of a log in an object store: raise the floor, then delete what is below it.
+"""Clean up a log in an object store: old commits, and data objects that no commit names.
+
+Old commits: raise the floor, then delete what is below it.
 
 A floor F says that all commit numbers below F are void, whatever is created under them later. It is
 an object of its own, never overwritten. It is created before the first commit is deleted, and:
@@ -8,6 +10,11 @@ an object of its own, never overwritten. It is created before the first commit i
 - not above a commit whose inline batches are still part of a partition;
 - only for commits that are older than ``keep_ms`` by the store's clock, and never for the newest
   ones: whoever has credit has seen the end of the log less than ten minutes ago.
+
+Data objects: commit that the log is *swept* below N, the newest commit that is older than the
+delete delay. Names of data objects have the newest commit that their job knew: from then on nobody
+may commit one whose number is below N. Then those are deleted that no partition has, by the state
+as of that very commit. What was dropped later than commit N stays: somebody may still read it.
 """
 
 from __future__ import annotations
@@ -16,23 +23,25 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from kafkalog.checkpoints.bucket_state import (
+    BucketCommit,
     floor_name,
     number_of_checkpoint,
     number_of_commit,
+    number_of_data,
 )
-from kafkalog.errors import LogDirectoryError
+from kafkalog.errors import CommitError, LogDirectoryError
 from kafkalog.files.objects import Creation, rest_after
 from kafkalog.files.system import system
-from kafkalog.streaming.objects.bucket_log import readable_checkpoints
+from kafkalog.streaming.objects.bucket_log import Proposal, readable_checkpoints
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from kafkalog.checkpoints.bucket_state import BucketState
     from kafkalog.files.objects import ObjectEntry, Objects
     from kafkalog.streaming.objects.bucket_log import BucketLog
 
-__all__ = ["clean_commits"]
+__all__ = ["clean_commits", "sweep_data"]
 
 _KEEP_MS: Final = 7 * 86_400_000
 _KEEP_COMMITS: Final = 1000
@@ -58,7 +67,7 @@ def clean_commits(
     state = log.follow(trusting=False)
     highest = _highest_floor(objects, folder)
     target = min(
-        _first_young(objects, folder, state.number, keep_ms),
+        _first_young(log, keep_ms),
         state.number - keep_commits + 1,
         _first_inline(state),
     )
@@ -80,6 +89,55 @@ def clean_commits(
     return highest
 
 
+def sweep_data(log: BucketLog) -> tuple[int, int]:
+    """Delete the data objects that no commit names, or that were dropped from all partitions.
+
+    Args:
+        log: the log; it is followed to its end first.
+
+    Returns:
+        how many were deleted, and their bytes.
+
+    Raises:
+        LogDirectoryError: the store fails; what is done is sound, and is done again.
+        CommitError, UnknownOutcomeError: that the log is swept could not be committed, or is not
+            known to be. Nothing was deleted.
+        CheckpointError: the log cannot be read.
+    """
+    objects, folder = log.objects, log.folder
+    log.follow(trusting=False)
+    swept = _first_young(log, log.state.delay_ms, log.state.swept) - 1
+
+    def propose(state: BucketState) -> Proposal | None:
+        if swept <= state.swept:
+            return None
+        change = BucketCommit(number=0, commit_id="", previous="", log_id="", swept=swept)
+        return Proposal(change, is_known_again=True)
+
+    log.commit(propose)
+    if log.is_overtaken():
+        raise CommitError(
+            f"{objects.root}: a floor has overtaken whoever sweeps. Nothing was deleted; try again"
+        )
+    gone = list(_unnamed(log))
+    names = [f"{folder}/data/{entry.name}" for entry in gone]
+    for first in range(0, len(names), _AT_A_TIME):
+        objects.delete(names[first : first + _AT_A_TIME])
+    return len(gone), sum(entry.size for entry in gone)
+
+
+def _unnamed(log: BucketLog) -> Iterator[ObjectEntry]:
+    """Yield the data objects that nobody may commit any more, and that no partition has."""
+    state = log.state
+    kept = {extent.object for extents in state.extents.values() for extent in extents}
+    kept |= state.dropped.keys()
+    for entry in log.objects.list_after(f"{log.folder}/data"):
+        name = f"data/{entry.name}"
+        number = number_of_data(name)
+        if number is not None and number < state.swept and name not in kept:
+            yield entry
+
+
 def _below(entries: Iterable[ObjectEntry], floor: int) -> list[ObjectEntry]:
     return [e for e in entries if (number := number_of_commit(e.name)) and number < floor]
 
@@ -89,23 +147,25 @@ def _highest_floor(objects: Objects, folder: str) -> int:
     return max((number_of_commit(entry.name) or 0 for entry in listed), default=0)
 
 
-def _first_young(objects: Objects, folder: str, newest: int, keep_ms: int) -> int:
-    """Return the first commit that is younger than ``keep_ms``, by the store's clock."""
+def _first_young(log: BucketLog, keep_ms: int, after: int = 0) -> int:
+    """Return the first commit above a number that is younger than ``keep_ms``, by the store."""
+    objects, folder = log.objects, log.folder
     clock = f"{system.random_id().hex}"
     objects.put(f"{folder}/clock/{clock}", b"")
     listed = objects.list_after(f"{folder}/clock")
     objects.delete([f"{folder}/clock/{clock}"])
     now_ns = next((entry.modified_ns for entry in listed if entry.name == clock), 0)
-    for entry in objects.list_after(f"{folder}/commits"):
+    for entry in objects.list_after(f"{folder}/commits", f"{after:020}"):
         number = number_of_commit(entry.name)
         if number is not None and entry.modified_ns > now_ns - keep_ms * 1_000_000:
             return number
-    return newest + 1
+    return log.state.number + 1
 
 
 def _first_inline(state: BucketState) -> int:
-    """Return the first commit whose inline batches are part of a partition."""
-    names = (extent.object for extents in state.extents.values() for extent in extents)
+    """Return the first commit whose inline batches are part of a partition, or were lately."""
+    names = {extent.object for extents in state.extents.values() for extent in extents}
+    names |= state.dropped.keys()
     prefix = "commits/"
     inline = [number_of_commit(n.removeprefix(prefix)) for n in names if n.startswith(prefix)]
     return min((number for number in inline if number), default=state.number + 1)

@@ -508,7 +508,8 @@ class FolderObjects:
         """See :meth:`Objects.get_range`."""
         try:
             with self._path(name).open("rb") as file:
-                data = os.pread(file.fileno(), size, position)
+                rest = os.fstat(file.fileno()).st_size - position
+                data = os.pread(file.fileno(), max(0, min(size, rest)), position)
         except FileNotFoundError:
             return None
         if len(data) != size:

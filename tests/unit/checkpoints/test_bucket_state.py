@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -193,7 +194,32 @@ JSON = st.recursive(
     max_leaves=12,
 )
 FIELDS = ["topic", "id", "settings", "partitions", "versions", "extents", "partition", "of"]
-LINES = st.lists(st.dictionaries(st.sampled_from([*FIELDS, "writer", "run"]), JSON), max_size=3)
+FIELDS += ["writer", "run", "deleted", "dropped", "swept", "delay"]
+LINES = st.lists(st.dictionaries(st.sampled_from(FIELDS), JSON), max_size=3)
+NAMES = st.sampled_from(["", "data/" + "1" * 20 + "-" + "a" * 32, "../x", "data/../../x", "/etc"])
+NUMBERS = st.integers(-3, 300) | st.integers(-(1 << 70), 1 << 70)
+EXTENTS = st.lists(st.tuples(NAMES, *[NUMBERS] * 6).map(list), max_size=4)
+
+
+@settings(max_examples=200, deadline=None)
+@given(extents=EXTENTS, start=NUMBERS, end=NUMBERS, inline=st.integers(0, 300))
+def test_extents_lie_in_the_log_or_are_refused(
+    extents: list[list[object]], start: int, end: int, inline: int
+) -> None:
+    head = {"commit": 1, "id": "c", "log": "l", "previous": "", "inline": inline}
+    topic = json.loads(commit_bytes(COMMIT).splitlines()[2])
+    topic |= {"partitions": {"0": [start, end, end, 0]}}
+    lines = [head, topic, {"extents": topic["id"], "partition": 0, "of": extents}]
+    data = seal("kafkalog.bucket.commit", 1, lines) + bytes(inline)
+    state = BucketState("l")
+    with suppress(CheckpointError, ValueError):
+        commit = parse_commit(data, "name")
+        for each in (extent for some in commit.extents.values() for extent in some):
+            assert re.fullmatch(r"(data/\d{20}-[0-9a-f]{32}|commits/0{19}1)", each.object)
+            assert 61 <= each.size < 1 << 63
+            assert each.object.startswith("data/") or each.position + each.size <= len(data)
+        state.apply(commit)
+        assert parse_checkpoint(checkpoint_bytes(state), "name") == state
 
 
 @settings(max_examples=100, deadline=None)

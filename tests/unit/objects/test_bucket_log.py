@@ -19,9 +19,11 @@ from tests.support.bucket_model import (
     without_rests,
 )
 
+from kafkalog.checkpoints.bucket_state import BucketCommit, data_name
 from kafkalog.errors import (
     BatchIdentityError,
     CheckpointError,
+    CommitError,
     LogDirectoryError,
     UnknownOutcomeError,
 )
@@ -29,7 +31,7 @@ from kafkalog.files.objects import Creation
 from kafkalog.files.system import system
 from kafkalog.streaming.objects import bucket_log, cleaning
 from kafkalog.streaming.objects.bucket_log import BucketLog, Proposal
-from kafkalog.streaming.objects.cleaning import clean_commits
+from kafkalog.streaming.objects.cleaning import clean_commits, sweep_data
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -318,6 +320,65 @@ def test_no_commit_is_deleted_before_the_floor_is_there(
     with pytest.raises(LogDirectoryError, match="no commit was deleted"):
         clean_commits(log, keep_commits=1)
     assert commits_kept(objects) == [1, 2, 3]
+
+
+def put_data(log: BucketLog, digits: int, unique: int) -> str:
+    name = data_name(digits, f"{unique:032x}")
+    log.objects.put(f"{log.folder}/{name}", b"b" * 61)
+    return name
+
+
+def data_kept(objects: MemoryObjects) -> list[str]:
+    return sorted(name[name.index("data/") :] for name in objects.kept if "/data/" in name)
+
+
+def test_data_that_no_commit_names_is_swept_once_it_is_old(
+    objects: MemoryObjects, clocks: Clocks
+) -> None:
+    log = aged(objects, clocks, 5)
+    named = [each.object for each in log.state.extents[TOPIC, 0]]
+    for name in named:
+        objects.put(f"{log.folder}/{name}", b"b" * 61)
+    orphan, young = put_data(log, 3, 1), put_data(log, 5, 2)
+    assert sweep_data(log) == (1, 61)
+    assert data_kept(objects) == sorted([*named, young])
+    assert orphan not in data_kept(objects)
+    assert (log.state.number, log.state.swept) == (6, 5)
+    log.commit(batch("w", 5))
+    assert sweep_data(log) == (0, 0)
+    assert (log.state.number, log.state.swept) == (7, 5)  # nothing has grown older
+    clocks.pass_time(86_401)
+    assert sweep_data(log) == (1, 61)
+
+
+def test_what_was_dropped_lately_is_not_swept(objects: MemoryObjects, clocks: Clocks) -> None:
+    log = aged(objects, clocks, 3)
+    for each in log.state.extents[TOPIC, 0]:
+        objects.put(f"{log.folder}/{each.object}", b"b" * 61)
+    dropped = BucketCommit(number=0, commit_id="", previous="", log_id="", deleted=(TOPIC,))
+    log.commit(lambda _: Proposal(dropped, is_known_again=False))
+    assert sweep_data(log) == (0, 0)
+    assert len(data_kept(objects)) == 3
+    clocks.pass_time(86_401)
+    assert clean_commits(log, keep_commits=0, keep_ms=86_400_000) == 4
+    assert sweep_data(log) == (3, 183)
+    assert log.state.dropped == {}
+
+
+def test_nothing_is_swept_by_whoever_was_overtaken(objects: MemoryObjects, clocks: Clocks) -> None:
+    log = aged(objects, clocks, 3)
+    put_data(log, 1, 1)
+    create = objects.create
+
+    def create_and_raise_a_floor(name: str, data: bytes) -> Creation:
+        objects.put(f"{log.folder}/floors/{9:020}", b"")
+        return create(name, data)
+
+    log.follow()
+    objects.create = create_and_raise_a_floor  # type: ignore[method-assign]
+    with pytest.raises(CommitError, match="Nothing was deleted"):
+        sweep_data(log)
+    assert len(data_kept(objects)) == 1
 
 
 def test_whoever_slept_across_a_clean_up_opens_anew(objects: MemoryObjects, clocks: Clocks) -> None:

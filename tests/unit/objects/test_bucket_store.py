@@ -411,3 +411,23 @@ def test_a_consumer_is_refused(appended: str) -> None:
     kafkalog.append(appended, "t", pa.table({"value": ["1"]}))
     with pytest.raises(OptionError, match="does not know a log in a bucket yet"):
         kafkalog.Consumer(appended, "g", "t")
+
+
+def test_a_batch_that_was_staged_before_a_sweep_is_refused(appended: str, tmp_path: Path) -> None:
+    rows = pa.table({"value": ["a"]})
+    kafkalog.append(appended, "t", rows, options={"storage.deleteDelay": "48h"})
+    large = pa.table({"value": [bytes(1000) for _ in range(2000)]})
+
+    def slow() -> Iterator[pa.RecordBatch]:
+        yield from large.to_batches()
+        log = BucketLog.open(FolderObjects(tmp_path / "appended"))
+        assert log is not None
+        change = BucketCommit(number=0, commit_id="", previous="", log_id="", swept=2)
+        log.follow()
+        log.commit(lambda _: Proposal(change, is_known_again=False))
+
+    with pytest.raises(CommitError, match=r"no commit names: 48 hours \(storage.deleteDelay\)"):
+        kafkalog.append(appended, "t", slow(), options={"compression.type": "none"})
+    assert values(appended) == [b"a"]
+    kafkalog.append(appended, "t", large, options={"compression.type": "none"})
+    assert len(values(appended)) == 2001
