@@ -22,7 +22,6 @@ it: each commit that was made is known there, and what was not made by then neve
 from __future__ import annotations
 
 import logging
-import re
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -40,9 +39,9 @@ from kafkalog.checkpoints.sealed_file import read_head
 from kafkalog.checkpoints.state_file import state_bytes
 from kafkalog.errors import CheckpointError, KafkaLogError, LogDirectoryError
 from kafkalog.files.atomic import write_atomically
-from kafkalog.files.regular import read_regular
-from kafkalog.files.system import system
+from kafkalog.files.system import remembered, system
 from kafkalog.files.timeouts import at
+from kafkalog.files.watch import Watch
 from kafkalog.streaming.log.files import stray_directory_name
 from kafkalog.streaming.store.log_dirs import LogDirs
 from kafkalog.streaming.store.replicas.rewriting import distrust
@@ -64,8 +63,6 @@ __all__ = [
 
 _LOGGER: Final = logging.getLogger("kafkalog.sink")
 
-_LINE: Final = re.compile(rb"[a-zA-Z0-9_-][a-zA-Z0-9._-]{0,248} [0-9]{1,9} [0-9]{1,18}")
-_LIMIT: Final = 64 << 20
 _ASIDE: Final = ".lost"
 """What is appended to the name of a file that is put aside; a broker ignores it."""
 
@@ -164,34 +161,32 @@ def rebuild(node: int, lost: LostNode, state: CommitState) -> None:
     _LOGGER.warning(text, node, _ASIDE, lost.why)
 
 
+class _SeenCheckpoints(dict[Path, Watch]):
+    """The checkpoint files that this process has read: a set may have many partitions."""
+
+
 def put_checkpoints_aside(folder: Path) -> None:
     """Put aside the offset checkpoints of a log directory that cannot be read.
 
+    One that may not be opened, or that is a folder, is left alone: who needs it says what to do.
+
     Raises:
-        OSError: one cannot be renamed.
-        LogDirectoryError: one may not be opened; or a folder is in its place.
+        OSError: one cannot be read, or not be renamed.
     """
+    seen = remembered(_SeenCheckpoints)
     for name in OFFSET_CHECKPOINTS:
-        if _is_as_written(folder / name):
+        path = folder / name
+        watch = seen.setdefault(path, Watch(path))
+        if not watch.changed() and not path.is_symlink():
             continue
         try:
             read_offset_checkpoint(folder, name)
         except (CheckpointError, LogDirectoryError) as error:
-            if isinstance(error.__cause__, PermissionError) or (folder / name).is_dir():
-                raise
+            if isinstance(error.__cause__, PermissionError) or path.is_dir():
+                continue
             fault = error.fault if isinstance(error, CheckpointError) else error
             _LOGGER.warning("it is put aside as %s%s: %s", name, _ASIDE, fault)
-            _put_aside(folder / name)
-
-
-def _is_as_written(path: Path) -> bool:
-    """Whether a checkpoint looks as we write them; quick, for a set may have many partitions."""
-    try:
-        version, count, *lines = read_regular(path, limit=_LIMIT).splitlines()
-    except (OSError, KafkaLogError, ValueError):
-        return False
-    announced = version == b"0" and count.isdigit() and int(count) == len(lines)
-    return announced and all(map(_LINE.fullmatch, lines))
+            _put_aside(path)
 
 
 def _put_aside(path: Path) -> None:
