@@ -9,7 +9,7 @@ import confluent_kafka
 import pyarrow as pa
 import pytest
 from tests.support.consuming import OPTIONS, numbers
-from tests.support.jars import KAFKA_4_1
+from tests.support.jars import KAFKA
 from tests.support.jvm import command, run
 from tests.support.kafka import Broker, Topic
 
@@ -166,7 +166,7 @@ def described(broker: Broker, group: str) -> dict[TopicPartition, int]:
     words = ["--bootstrap-server", broker.bootstrap, "--describe", "--group", group]
     deadline = time.monotonic() + SECONDS
     while True:
-        done = run(command(KAFKA_4_1, GROUP_COMMAND, *words))
+        done = run(command(KAFKA, GROUP_COMMAND, *words))
         lines = [line.removeprefix(group).split() for line in done.stdout.splitlines()]
         found = {
             TopicPartition(line[0], int(line[1])): int(line[2])

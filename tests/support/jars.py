@@ -6,15 +6,19 @@ Run as a program it fetches all of them, Delta's and the connector's too:
 
 from __future__ import annotations
 
+import os
 from typing import Final
 
 from kafkalog.jobs.process.jars import Coordinate, JarSet, delta_jars, fetch, kafka_jars
 
-KAFKA_4_1: Final = JarSet(
-    "kafka-4.1.0",
+KAFKA_VERSION: Final = os.environ.get("KAFKALOG_BROKER", "4.1.0")
+"""The release of brokers and tools; ``make matrix`` runs tests with the newest one, too."""
+
+KAFKA: Final = JarSet(
+    f"kafka-{KAFKA_VERSION}",
     (
-        Coordinate("org.apache.kafka", "kafka_2.13", "4.1.0"),
-        Coordinate("org.apache.kafka", "kafka-tools", "4.1.0"),
+        Coordinate("org.apache.kafka", "kafka_2.13", KAFKA_VERSION),
+        Coordinate("org.apache.kafka", "kafka-tools", KAFKA_VERSION),
         # Without a binding for its logger the broker would keep every complaint to itself.
         Coordinate("org.apache.logging.log4j", "log4j-slf4j-impl", "2.24.3", transitive=False),
     ),
@@ -32,5 +36,5 @@ KAFKA_2_8: Final = JarSet(
 """Broker with ZooKeeper, the judge of message sets (magic 0 and 1)."""
 
 if __name__ == "__main__":
-    for jar_set in (delta_jars(), KAFKA_4_1, KAFKA_2_8, kafka_jars()):
+    for jar_set in (delta_jars(), KAFKA, KAFKA_2_8, kafka_jars()):
         print(f"{jar_set.name}: {len(fetch(jar_set))} jars")  # noqa: T201

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Self
 import confluent_kafka
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
-from tests.support.jars import KAFKA_2_8, KAFKA_4_1
+from tests.support.jars import KAFKA, KAFKA_2_8
 from tests.support.jvm import Server, command, run
 
 from kafkalog.checkpoints.broker import (
@@ -321,11 +321,11 @@ class Broker:
         properties = str(self._properties)
         tool = ("kafka.tools.StorageTool", "format", "--ignore-formatted")
         tool = (*tool, "-t", _CLUSTER_ID, "-c", properties)
-        formatted = run(command(KAFKA_4_1, *tool))
+        formatted = run(command(KAFKA, *tool))
         assert formatted.returncode == 0, formatted.stdout + formatted.stderr
         options = [f"-Dlog4j2.configurationFile={log4j}", "-Xms128m"]
         words = command(
-            *(KAFKA_4_1, "kafka.Kafka", properties),
+            *(KAFKA, "kafka.Kafka", properties),
             heap=HEAP,
             options=options,
             quick_start=self._quick_start,

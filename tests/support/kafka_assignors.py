@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyspark
 from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
-from tests.support.jars import KAFKA_4_1
+from tests.support.jars import KAFKA
 from tests.support.quick_jvm import QUICK
 
 from kafkalog.jobs.process.jars import fetch, java
@@ -78,9 +78,7 @@ class KafkaAssignors:
 def kafka_assignors() -> Iterator[KafkaAssignors]:
     """Start a JVM with Kafka's clients, and end it."""
     (py4j,) = Path(pyspark.__file__).parent.glob("jars/py4j-*.jar")
-    jars = [
-        path for path in fetch(KAFKA_4_1) if path.name.startswith(("kafka-clients", "slf4j-api"))
-    ]
+    jars = [path for path in fetch(KAFKA) if path.name.startswith(("kafka-clients", "slf4j-api"))]
     port, process = launch_gateway(
         jarpath=str(py4j),
         classpath=":".join(map(str, jars)),

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
 import confluent_kafka
-from tests.support.jars import KAFKA_4_1
+from tests.support.jars import KAFKA
 from tests.support.jvm import command, run
 
 from kafkalog.checkpoints.broker import (
@@ -209,7 +209,7 @@ def produce_with_java(bootstrap: str, chosen: Sequence[Step], folder: Path) -> N
         f"{step.transactional_id},{step.end},{len(step.sends)},{6 if step.sends_offsets else -1}"
         for step in chosen
     ]
-    done = run(command(KAFKA_4_1, str(source), bootstrap, *words))
+    done = run(command(KAFKA, str(source), bootstrap, *words))
     assert done.stdout.endswith("done\n"), done.stdout + done.stderr
 
 
