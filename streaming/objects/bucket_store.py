@@ -7,6 +7,7 @@ the other; they get their offsets and leader epochs when they are fetched.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
@@ -201,6 +202,8 @@ class _Shown(NamedTuple):
     number: int
     folders: dict[str, list[RemoteEntry]]
     files: dict[str, bytes | _Segment]
+    ends: dict[str, int]
+    """Where logs end, by their folders."""
 
 
 class BucketStore:
@@ -217,7 +220,7 @@ class BucketStore:
         self._using = system.lock()
         """Held by whoever asks the log, or adds to it."""
         self._looked_at = -float("inf")
-        self._shown = _Shown(-1, {}, {})
+        self._shown = _Shown(-1, {}, {}, {})
         self._caching = system.lock()
         self._carried: dict[str, _Carried] = {}
         self._carried_metadata: dict[str, bytes] = {}
@@ -302,7 +305,7 @@ class BucketStore:
 
     def _show(self, state: BucketState) -> None:
         if state.number != self._shown.number:
-            self._shown = _Shown(state.number, *_shown(state))
+            self._shown = _shown(state)
         self._looked_at = system.monotonic()
 
     # Files
@@ -313,20 +316,17 @@ class BucketStore:
         Raises:
             FileNotFoundError: there is none.
         """
-        if (carried := self._carried_alone(key)) is not None:
-            status = RemoteStatus(-1, carried.number, carried.size, -1)
-            return _Handle(lambda position, size: self._read_carried(key, position, size)), status
-        found: bytes | _Segment | None = self._carried_metadata.get(key)
-        if found is None or self._log is not None:
-            self._look_if_due()
-            found = self._shown.files.get(key, found)
+        found = self._find(key)
         if found is None:
             raise FileNotFoundError(f"{self.uri_of(key)}: there is no such file")
         if isinstance(found, bytes):
-            status = RemoteStatus(-1, _number(key, found.hex()), len(found), -1)
-            return _Handle(lambda position, size: found[position : position + size]), status
+            content = found
+            status = RemoteStatus(-1, _number(key, content.hex()), len(content), -1)
+            return _Handle(lambda position, size: content[position : position + size]), status
         status = RemoteStatus(-1, found.number, found.size, -1)
-        return _Handle(lambda position, size: self._read(found, position, size)), status
+        if isinstance(found, _Segment):
+            return _Handle(functools.partial(self._read, found)), status
+        return _Handle(functools.partial(self._fill, key, found)), status
 
     def status(self, key: str) -> RemoteStatus:
         """Tell about one file."""
@@ -352,6 +352,10 @@ class BucketStore:
     def uri_of(self, key: str) -> str:
         """Return how a person knows a file."""
         return str(self._place) + key.removeprefix(_ROOT)
+
+    def log_end(self, key: str) -> int | None:
+        """Return where the log in a folder ends, by the state."""
+        return self._shown.ends.get(key)
 
     # What a split carries to a task, which asks for nothing but data
 
@@ -390,16 +394,25 @@ class BucketStore:
         self._carried[key] = carried
         self._carried_metadata[f"{key.rpartition('/')[0]}/{_METADATA}"] = carried.metadata
 
-    def _carried_alone(self, key: str) -> _Carried | None:
-        """Return what was carried here, if this process knows no more of the segment by itself."""
-        carried, found = self._carried.get(key), self._shown.files.get(key)
-        if carried is None or not isinstance(found, _Segment):
-            return carried
-        return carried if found.number == carried.number and found.size < carried.size else None
+    def _find(self, key: str) -> bytes | _Carried | _Segment | None:
+        """Return a file as it was carried here; as it is known by now, if nothing was.
 
-    def _read_carried(self, key: str, position: int, size: int) -> bytes:
+        Who has planned a read knows what there is to read: the store is not asked for more.
+        """
+        if (metadata := self._carried_metadata.get(key)) is not None:
+            return metadata
+        carried = self._carried.get(key)
+        if carried is None:
+            self._look_if_due()
+            return self._shown.files.get(key)
+        found = self._shown.files.get(key)
+        if not isinstance(found, _Segment) or found.number != carried.number:
+            return carried
+        return found if found.size >= carried.size else carried
+
+    def _fill(self, key: str, carried: _Carried, position: int, size: int) -> bytes:
         """Return bytes of a segment by its carried extents; by the log where these do not do."""
-        carried = self._carried[key]
+        carried = self._carried.get(key, carried)
         parts, end = [], min(position + size, carried.size)
         slot = bisect_right(carried.starts, position) - 1
         while position < end and 0 <= slot < len(carried.starts):
@@ -492,9 +505,8 @@ def number_batches(stored: bytes, extent: Extent, name: str) -> bytes:
 # What is shown of a state.
 
 
-def _shown(
-    state: BucketState,
-) -> tuple[dict[str, list[RemoteEntry]], dict[str, bytes | _Segment]]:
+def _shown(state: BucketState) -> _Shown:
+    ends: dict[str, int] = {}
     files: dict[str, bytes | _Segment] = {f"{_ROOT}/{STATE_FILE}": _commit_state(state)}
     folders: dict[str, list[RemoteEntry]] = {_ROOT: []}
     for topic_id, topic in state.topics.items():
@@ -503,12 +515,12 @@ def _shown(
             folder = f"{_ROOT}/{name}"
             folders[_ROOT].append(RemoteEntry(name, True, 0, -1))
             folders[folder] = []
+            ends[folder] = topic.partitions[number].log_end
             files[f"{folder}/{_METADATA}"] = f"version: 0\ntopic_id: {topic_id}".encode()
             extents = state.extents.get((topic_id, number), [])
             if not extents:  # a log is never without a segment: it tells where it ends
-                end = topic.partitions[number].log_end
                 for suffix in (LOG, ".index", ".timeindex"):
-                    files[f"{folder}/{file_name(end, suffix)}"] = b""
+                    files[f"{folder}/{file_name(ends[folder], suffix)}"] = b""
             for segment in _segments(extents, f"{topic_id} {number}", state.log_id):
                 base = segment.extents[0].base_offset
                 files[f"{folder}/{file_name(base, LOG)}"] = segment
@@ -519,7 +531,7 @@ def _shown(
         size = len(shown) if isinstance(shown, bytes) else shown.size
         # what has another size is another state of the file, too
         folders[parent].append(RemoteEntry(name, False, size, state.number))
-    return folders, files
+    return _Shown(state.number, folders, files, ends)
 
 
 def _commit_state(state: BucketState) -> bytes:

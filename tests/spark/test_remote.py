@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -124,8 +125,19 @@ def test_rows_are_written_to_a_bucket_and_read_from_it(
     frame = spark.range(40, numPartitions=2).selectExpr("CAST(id AS STRING) AS value")
     for _ in range(2):  # a batch write with a version counts once
         named = {"txnAppId": "job", "txnVersion": "1", "topic": "a", "numPartitions": "2"}
+        store.requests.clear()
         frame.write.format("kafkalog").options(**options, **named).mode("append").save()
+    assert {request.method for request in store.requests} == {"GET"}
+    large = spark.range(3, numPartitions=3).selectExpr("repeat('x', 3 * 1048576) AS value")
+    named = {"topic": "large", "max.message.bytes": "4m", "compression.type": "none"}
+    store.requests.clear()
+    large.write.format("kafkalog").options(**options, **named).mode("append").save()
+    put = Counter(r.path.split("/")[-2] for r in store.requests if r.method == "PUT")
+    assert put == {"data": 3, "commits": 1}
+    store.requests.clear()
     assert sorted(values_of(spark, options, "a"), key=int) == [str(n) for n in range(40)]
+    with_data = [request for request in store.requests if request.start > 0]
+    assert len(with_data) == 2  # a partition each: who plans reads nothing of them
     query = (
         spark.readStream.format("kafkalog")
         .options(**options, subscribe="a", startingOffsets="earliest", maxOffsetsPerTrigger="10")

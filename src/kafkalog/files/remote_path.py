@@ -92,6 +92,10 @@ class Store(Protocol):
         """Read a small file whole; raises FileNotFoundError, LogDirectoryError."""
         ...
 
+    def log_end(self, key: str) -> int | None:
+        """Return where the log in a folder ends, if that is known without reading it."""
+        ...
+
     def carried(self, key: str, start: int, end: int) -> object:
         """Return what another process needs to know of a range of a file, for :meth:`carry`."""
         ...
@@ -151,6 +155,10 @@ class RemotePath(_ReadAsPath):
     def parent(self) -> RemotePath:
         """The folder around it."""
         return RemotePath(self.store, self.uri.rpartition("/")[0], self.key.rpartition("/")[0])
+
+    def log_end(self) -> int | None:
+        """Return where the log in this folder ends; None if its segments tell."""
+        return self.store.log_end(self.key)
 
     def samefile(self, other: object) -> bool:
         """Whether another path is the same one: a store knows no links."""

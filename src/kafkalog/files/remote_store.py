@@ -206,6 +206,9 @@ class RemoteStore:
         what = f"{self.uri_of(key)}: bytes {position} to {position + length} cannot be read"
         return self.trying(what, get)
 
+    def log_end(self, key: str) -> None:
+        """Tell nothing of a log: whoever reads it reads its segments."""
+
     def carried(self, key: str, start: int, end: int) -> None:
         """Tell nothing of a range: whoever reads it asks the store."""
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from kafkalog.checkpoints.broker import read_topic_id
 from kafkalog.errors import UnknownTopicOrPartitionError
+from kafkalog.files.remote_path import RemotePath
 from kafkalog.files.system import system
 from kafkalog.files.watch import Watch, stamp_of, watchable
 from kafkalog.streaming.log.partition_log import PartitionLog
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from kafkalog.files.remote_path import RemotePath
     from kafkalog.files.watch import Stamp
     from kafkalog.model import TopicPartition
     from kafkalog.streaming.log.log_dir import PartitionDirectory
@@ -186,6 +186,10 @@ class TrackedLog:
             if unverified is not None:
                 # what an earlier look has verified need not be walked over again
                 unverified = max(unverified, self.seen.end)
+            told = folder.log_end() if isinstance(folder, RemotePath) else None
+            if told is not None:
+                self.seen = SeenEnd(log.log_start_offset, told, False, False)
+                return
             end = log.log_end(verify_from=unverified, past_damage=not self._as_recovered)
             self.seen = SeenEnd(log.log_start_offset, end.offset, end.is_damage, end.is_torn)
 
