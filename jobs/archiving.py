@@ -16,6 +16,10 @@ partitions are read in any order. So a table ``_kafkalog_deleted``, in the folde
 newest records, keeps for each key the newest record without a value: an older record of another
 partition that comes later does not bring the key back. It is written before the rows are merged,
 and says nothing but what the log has said. Nothing is kept there of topics with one partition.
+The property ``kafkalog.deletedKeys`` names the folder. So a clone, which gets the property and not
+the folder, finds that of its original, and copies it. Where half of its rows are so old that no
+older record is waited for any more, the others go to a folder of another name: a version that is
+restored names the one of its time.
 
 **Other formats** have no transactions. There the table and the checkpoint must be of one time,
 which is decided before anything is read. The ids of their topics are kept with the checkpoint.
@@ -32,11 +36,13 @@ from pyspark.sql import functions as sf
 
 from kafkalog.errors import OptionError, TargetMismatchError
 from kafkalog.files.paths import SCHEME
+from kafkalog.files.system import system
 from kafkalog.jobs.pipelines.checkpoint_folder import (
     CheckpointFolder,
     exists,
     list_names,
     read_text,
+    remove_older,
     write_text,
 )
 from kafkalog.jobs.pipelines.continuation import (
@@ -51,6 +57,7 @@ from kafkalog.jobs.pipelines.inputs import FILES
 from kafkalog.jobs.pipelines.topic_facts import FactsOfLogs, property_of, read_facts, to_properties
 from kafkalog.model import partition_counts
 from kafkalog.streaming.options.read_options import ReadOptions
+from kafkalog.streaming.options.topic_settings import LogConfig
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -83,6 +90,9 @@ all rows by their folders, which takes as long as to write them. A task that mee
 sorts the rest of its rows. Either way rows of a partition stay in the order of their offsets."""
 
 _DELETED: Final = "_kafkalog_deleted"
+_DELETED_KEYS: Final = "kafkalog.deletedKeys"
+_KEPT_TO_RESTORE_MS: Final = 30 * 86_400_000
+"""How long a folder of deleted keys stays that newer versions do not name: as Delta's log does."""
 
 _QUERY: Final = "_kafkalog_query"
 """A file beside those of a table without transactions: the id of the query that writes it."""
@@ -91,6 +101,8 @@ _WAYS_OF_FILES: Final = (
     "Ways on: restore both of one time; remove both, which archives all that the log has; another "
     "TABLE and another --checkpoint leave these as they are"
 )
+
+_REBUILD: Final = "--rebuild empties the table and takes all that the log has"
 
 _IS_NEWER: Final = (
     "CASE WHEN s.partition = t.partition THEN s.offset > t.offset ELSE "
@@ -278,6 +290,8 @@ class _Tables:
                 ranges: _Ranges = {key: (None, end) for key, end in self._ends(held).items()}
                 ranges |= {key: (start, start) for key, start in starts.items()}
                 self._first_offsets(each, self.logs.planned(ranges, held))
+        if self.newest is not None:
+            self._copy_deleted(self.newest)
         if begins:
             self._put_checkpoint_aside()
         self._create(columns)
@@ -304,7 +318,7 @@ class _Tables:
             f"{table} ({each.why})" if each.why else table,
             self.archive.log,
             f"the checkpoint {self.archive.checkpoint}",
-            rebuild="--rebuild empties the table and takes all that the log has",
+            rebuild=_REBUILD,
             other_target=f"{other} and another --checkpoint leave this one as it is",
         )
         if each.is_mixed:
@@ -338,9 +352,22 @@ class _Tables:
         others = {name: it for name, it in each.held.topics.items() if name not in self._topics}
         each.delete(f"topic IN ({names})", TargetState(topics=others))
         each.table.unset_properties([property_of(topic) for topic in self.archive.topics])
-        deleted = self._deleted(each)
-        if each is self.newest and deleted.exists:
+        if each is self.newest and (deleted := _DeletedKeys(each).table).exists:
             deleted.delete(f"topic IN ({names})")
+
+    def _copy_deleted(self, newest: HeldByTable) -> None:
+        """Give a clone what its original knows of deleted keys.
+
+        Raises:
+            TargetMismatchError: that is gone; nothing was written.
+        """
+        gone = _DeletedKeys(newest).copy_of_original()
+        if gone is not None and not self.archive.rebuild:
+            raise TargetMismatchError(
+                f"the deleted keys of the table {newest.table.path} are in {gone}, which is not "
+                "there: keys that are gone would come back. Nothing was written. Ways on: bring "
+                f"that folder back; {_REBUILD}"
+            )
 
     def _continuing(self, options: Mapping[str, str]) -> Mapping[str, str]:
         """Let a query without a checkpoint start where the tables end, as far as they go."""
@@ -396,16 +423,13 @@ class _Tables:
     def _write(self, each: HeldByTable, part: _Part, rows: DataFrame) -> None:
         rows = without_held_rows(rows, part.ranges, part.first)
         if each is self.newest:
-            _merge(each, rows, part.after, self._deleted(each), self._many_partitions())
+            _merge(each, rows, part.after, self._many_partitions())
             return
         by = each.table.partition_columns
         rows.sparkSession.conf.set(*_OPEN_FILES)  # of the query's own session
         with each.committing(part.after, rows.sparkSession) as options:
             writer = _with_day(rows, by).write.format(DELTA_FORMAT).mode("append")
             writer.options(**options).save(each.table.path)
-
-    def _deleted(self, each: HeldByTable) -> DeltaTable:
-        return DeltaTable(each.table.spark, f"{each.table.path}/{_DELETED}")
 
     def _many_partitions(self) -> list[str]:
         """Return the topics that have more than one partition: a key may be in several."""
@@ -433,6 +457,104 @@ class _Tables:
     def _compact(self) -> None:
         for each in self._held:
             each.table.compact()
+        if self.newest is not None:
+            _DeletedKeys(self.newest).prune()
+
+
+class _DeletedKeys:
+    """The newest records without a value, of the keys that a table of newest records had."""
+
+    def __init__(self, newest: HeldByTable) -> None:
+        self._newest = newest.table
+        self._telling_conflicts = newest.telling_conflicts
+
+    @property
+    def table(self) -> DeltaTable:
+        """The table that goes with the present version; it may not be there."""
+        noted = self._newest.properties.get(_DELETED_KEYS, _DELETED)
+        return self._in_folder(noted.rpartition("/")[2])
+
+    def _in_folder(self, name: str) -> DeltaTable:
+        return DeltaTable(self._newest.spark, f"{self._newest.path}/{name}")
+
+    def copy_of_original(self) -> str | None:
+        """Copy those of a clone's original; return where they should be, if they are not there."""
+        if self._newest.rows() is None:
+            return None
+        noted = self._newest.properties.get(_DELETED_KEYS)
+        if noted is None or self.table.rows() is not None:
+            return None
+        rows = DeltaTable(self._newest.spark, noted).rows()
+        if rows is None:
+            return noted
+        rows.write.format(DELTA_FORMAT).mode("append").save(self.table.path)
+        self._newest.set_properties({_DELETED_KEYS: self.table.path})
+        return None
+
+    def add(self, gone: DataFrame) -> None:
+        """Keep what is newer than what is known of a key."""
+        self._newest.refresh()  # another run may have pruned
+        table = self.table
+        table.create(gone.schema, ())
+        self._newest.set_properties({_DELETED_KEYS: table.path})
+        gone.createOrReplaceTempView("kafkalog_deleted")
+        with self._telling_conflicts():
+            gone.sparkSession.sql(_MERGE_DELETED(table.name))
+
+    def prune(self) -> None:
+        """Leave those out that no older record is waited for, if these are half of them.
+
+        A record of another partition may come as late as a broker keeps a record without a value
+        for who reads a compacted topic: ``delete.retention.ms`` behind the partition that is least
+        far. Times are those of the records.
+        """
+        before = self.table
+        rows = before.rows() if before.exists else None
+        is_old = self._are_old(rows) if rows is not None else ""
+        if rows is None or not is_old:
+            return
+        is_kept = sf.expr(f"NOT coalesce({is_old}, false)")
+        version = before.version
+        kept, all_rows = rows.where(is_kept).count(), rows.count()
+        if 2 * kept > all_rows:
+            before.compact()
+            return
+        after = self._in_folder(f"{_DELETED}-{system.random_id().hex[:12]}")
+        rows.where(is_kept).write.format(DELTA_FORMAT).mode("append").save(after.path)
+        if before.version != version:  # another run has added some: the next run does this
+            return
+        self._newest.set_properties({_DELETED_KEYS: after.path})
+        for name in list_names(self._newest.spark, self._newest.path):
+            if name.startswith(_DELETED) and name not in {_name(before), _name(after)}:
+                remove_older(self._newest.spark, f"{self._newest.path}/{name}", _KEPT_TO_RESTORE_MS)
+
+    def _are_old(self, rows: DataFrame) -> str:
+        """Return a condition in SQL; "" where nothing is old."""
+        newest = self._newest.rows()
+        named = ("topic", "partition", "timestamp")
+        stamps = (
+            rows.select(*named)
+            if newest is None
+            else rows.select(*named).union(newest.select(*named))
+        )
+        latest = stamps.groupBy("topic", "partition").agg(
+            sf.max(sf.unix_micros("timestamp")).alias("us")
+        )
+        found = latest.groupBy("topic").agg(sf.min("us")).collect()
+        facts = read_facts(self._newest.properties)
+        conditions = []
+        for topic, us in found:
+            settings = facts[topic].settings if topic in facts else None
+            late_ms = LogConfig.of_topic(settings or {}).delete_retention_ms
+            if us is not None:
+                conditions.append(
+                    f"topic = {sql_text(topic)} AND unix_micros(timestamp) < {us - late_ms * 1000}"
+                )
+        return " OR ".join(f"({each})" for each in conditions)
+
+
+def _name(table: DeltaTable) -> str:
+    return table.path.rpartition("/")[2]
 
 
 def _refuse_other_query(archive: Archive, noted: str | None, query: str | None) -> None:
@@ -519,25 +641,21 @@ def _merge(
     each: HeldByTable,
     rows: DataFrame,
     after: TargetState,
-    deleted: DeltaTable,
     topics: Sequence[str],
 ) -> None:
     """Bring the newest record of each key into a table; one without a value removes the key's.
 
-    ``topics`` are those for which ``deleted`` keeps the newest records without a value.
+    ``topics`` are those of which the newest records without a value are kept.
     """
+    deleted = _DeletedKeys(each)
     newest = _newest(rows).persist()
     spark = newest.sparkSession
     try:
         newest.createOrReplaceTempView("kafkalog_newest")
         gone = newest.where("value IS NULL").where(sf.col("topic").isin(*topics))
         if not gone.isEmpty():
-            gone = gone.select("topic", "partition", "offset", "timestamp", "key")
-            deleted.create(gone.schema, ())
-            gone.createOrReplaceTempView("kafkalog_deleted")
-            with each.telling_conflicts():
-                spark.sql(_MERGE_DELETED(deleted.name))
-        older = deleted.rows() if deleted.exists else None
+            deleted.add(gone.select("topic", "partition", "offset", "timestamp", "key"))
+        older = deleted.table.rows() if deleted.table.exists else None
         if older is not None:
             is_older = sf.expr(f"{_SAME_KEY} AND s.value IS NOT NULL AND NOT ({_IS_NEWER})")
             left = newest.alias("s").join(older.alias("t"), is_older, "left_anti")

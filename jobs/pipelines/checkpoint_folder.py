@@ -28,6 +28,7 @@ __all__ = [
     "qualified",
     "reached_of",
     "read_text",
+    "remove_older",
     "rename",
     "write_text",
 ]
@@ -87,6 +88,14 @@ def rename(spark: SparkSession, path: str, name: str) -> None:
     _, wanted = _open(spark, name)
     if file_system.exists(wanted) or not file_system.rename(found, wanted):
         raise OSError(f"{path} could not be renamed to {name}")
+
+
+def remove_older(spark: SparkSession, path: str, age_ms: int) -> None:
+    """Remove a folder in which no name has changed for so long, as far as the store tells."""
+    file_system, found = _open(spark, path)
+    changed_ms = file_system.getFileStatus(found).getModificationTime()
+    if 0 < changed_ms < system.time_ns() // 1_000_000 - age_ms:
+        file_system.delete(found, True)
 
 
 def _open(spark: SparkSession, path: str) -> tuple[Any, Any]:

@@ -100,6 +100,8 @@ class DeltaModel:
         self.transactions: dict[str, int] = {}
         self.deleted: dict[str, Row] = {}
         """By key, its newest row without a value; a table of its own, in this one's folder."""
+        self.of_original: dict[str, Row] = {}
+        """The same of the table that this one is a clone of."""
         self.id = str(uuid.uuid4())
 
     def commit(
@@ -132,8 +134,9 @@ class DeltaModel:
 
     def clone(self) -> None:
         """Let a clone of the newest version be in its place."""
-        last = self.versions[-1]
+        last, of_original = self.versions[-1], {**self.of_original, **self.deleted}
         self.remove()
+        self.of_original = of_original
         self.commit("CLONE", rows=last.rows, properties=last.properties)
 
 
@@ -269,6 +272,11 @@ class _ModelTables(_Tables):
         each.table.model.deleted.clear()
         each.table.properties.pop(property_of(TOPIC), None)
         each.table.model.commit("UNSET TBLPROPERTIES", properties={})
+
+    def _copy_deleted(self, newest: Any) -> None:
+        model = newest.table.model
+        model.deleted.update(model.of_original)
+        model.of_original = {}
 
     def _compact(self) -> None:
         for each in self._held:

@@ -91,7 +91,7 @@ def archived(spark: SparkSession, table: str, table_format: str = "delta") -> li
 
 def facts(spark: SparkSession, table: str) -> dict[str, Any]:
     found = DeltaTable(spark, table).properties
-    kept = {name: json.loads(text) for name, text in found.items() if "kafkalog" in name}
+    kept = {name: json.loads(text) for name, text in found.items() if "kafkalog.topic" in name}
     assert all(len(each.pop("topicId")) == 22 for each in kept.values())
     for each in kept.values():
         ends = {number: end for number, (_, end) in each["partitions"].items() if end}
@@ -509,6 +509,90 @@ def test_files_without_transactions_need_the_checkpoint_of_their_time(
     (checkpoint / ".metadata.crc").unlink()
     with pytest.raises(TargetMismatchError, match="is of the query another, so records would be"):
         run(spark, one)
+
+
+# Keys that were deleted
+
+
+DAY_MS = 86_400_000
+
+
+def put(folder: Path, *records: tuple[str, str | None, int, int]) -> None:
+    """Append keys and values, each to a partition and with a timestamp in ms."""
+    keys, values, partitions, stamps = zip(*records, strict=True)
+    columns = {
+        "key": keys,
+        "value": pa.array(values),
+        "partition": pa.array(partitions, pa.int32()),
+    }
+    columns["timestamp"] = pa.array(stamps, pa.timestamp("ms", "UTC"))
+    options = {"numPartitions": 2}
+    kafkalog.append(str(folder / "log"), "t", pa.table(columns), options=options)
+
+
+def only_newest(folder: Path, name: str) -> Archive:
+    path = str(folder / name)
+    return archive(folder, topics=("t",), table=path, latest=path)
+
+
+def clone_of(spark: SparkSession, one: Archive, name: str) -> Archive:
+    other = replace(one, **dict.fromkeys(("table", "latest"), str(Path(one.table).with_name(name))))
+    table, clone = (DeltaTable(spark, each.table).name for each in (one, other))
+    spark.sql(f"CREATE TABLE {clone} SHALLOW CLONE {table}")
+    return replace(other, checkpoint=f"{one.checkpoint}-{name}")
+
+
+def test_a_key_that_was_deleted_does_not_come_back_in_a_clone(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    one = only_newest(tmp_path, "table")
+    put(tmp_path, ("k", "a", 0, 10), ("k", None, 0, 20), ("w", "w", 0, 20), ("x", "b", 1, 10))
+    run(spark, one)
+    clone, late = clone_of(spark, one, "clone"), clone_of(spark, one, "late")
+    put(tmp_path, ("k", "older", 1, 15), ("y", "c", 1, 16))
+    run(spark, clone)
+    assert newest(spark, clone.table) == {b"w": b"w", b"x": b"b", b"y": b"c"}
+    shutil.rmtree(Path(one.table, "_kafkalog_deleted"))
+    with pytest.raises(
+        TargetMismatchError, match=r"_kafkalog_deleted, which is not there: .*--reb"
+    ):
+        run(spark, late)
+    assert newest(spark, late.table) == {b"w": b"w", b"x": b"b"}
+    run(spark, replace(late, rebuild=True))
+    assert newest(spark, late.table) == {b"w": b"w", b"x": b"b", b"y": b"c"}
+
+
+@pytest.mark.nightly
+def test_deleted_keys_are_forgotten_when_nothing_as_old_comes_and_known_where_they_are_restored(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    one = only_newest(tmp_path, "table")
+    gone = [(f"k{number}", None, 0, 20) for number in range(5)]
+    put(tmp_path, ("k1", "a", 0, 10), *gone, ("x", "b", 1, 10))
+    run(spark, one)
+    table = DeltaTable(spark, one.table)
+    version = table.version
+    put(tmp_path, ("k1", "older", 1, 15), ("y", "c", 0, DAY_MS + 20), ("y", "d", 1, DAY_MS + 20))
+    run(spark, one)
+
+    def known() -> int:
+        found = DeltaTable(spark, one.table).properties["kafkalog.deletedKeys"]
+        return spark.read.load(found, "delta").count()
+
+    assert known() == 5  # one ms too few
+    put(
+        tmp_path,
+        ("y", "e", 0, DAY_MS + 22),
+        ("y", "f", 1, DAY_MS + 21),
+        ("z", None, 1, DAY_MS + 21),
+    )
+    run(spark, one)
+    assert known() == 1
+    assert newest(spark, one.table) == {b"x": b"b", b"y": b"e"}
+    spark.sql(f"RESTORE TABLE {table.name} TO VERSION AS OF {version}")
+    run(spark, replace(one, from_target=True))
+    assert newest(spark, one.table) == {b"x": b"b", b"y": b"e"}
+    assert known() == 1
 
 
 # The recipe of docs/latest.md
