@@ -259,6 +259,12 @@ class BucketState:
         else:
             self.extents.pop(place, None)
 
+    def find_swept(self, commit: BucketCommit) -> str | None:
+        """Return an object that a commit names, and that may have been swept; None if none is."""
+        named = {extent.object for some in commit.extents.values() for extent in some}
+        digits = ((number_of_data(name), name) for name in sorted(named))
+        return next((name for n, name in digits if n is not None and n < self.swept), None)
+
     def _topic(self, key: str, changed: TopicState) -> TopicState:
         known = self.topics.get(key)
         if known is None:
@@ -276,6 +282,9 @@ class BucketState:
             raise ValueError(f"it is commit {commit.number} of log {commit.log_id}")
         if commit.previous != self.commit_id:
             raise ValueError(f"it follows {commit.previous}, and not {self.commit_id}")
+        swept = self.find_swept(commit)
+        if swept is not None:
+            raise ValueError(f"it names {swept}, and all below {self.swept} is swept")
         for key, changed in commit.topics.items():
             self._check_topic(key, changed, commit)
         for key in commit.deleted:

@@ -10,13 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from kafkalog.checkpoints.broker import new_topic_id
-from kafkalog.checkpoints.bucket_state import (
-    MAX_INLINE_BYTES,
-    BucketCommit,
-    Extent,
-    data_name,
-    number_of_data,
-)
+from kafkalog.checkpoints.bucket_state import MAX_INLINE_BYTES, BucketCommit, Extent, data_name
 from kafkalog.checkpoints.commit_state import PartitionState, TopicState
 from kafkalog.errors import CommitError
 from kafkalog.files.system import system
@@ -163,7 +157,6 @@ class _Batch:
             identity = with_new_topics(identity, by_name)
             if not identity.digests:
                 return None
-        _check_not_swept(self.runs, state)
         names = {name for name, _ in identity.digests} if identity.is_versioned else None
         chosen = [run for run in self.runs if names is None or run.topic_partition.topic in names]
         runs = _placed(chosen, "")
@@ -235,20 +228,6 @@ class _Batch:
         settings = {**(known.settings if known else {}), **self.plan.topics.settings}
         new = {} if known else dict.fromkeys(range(run.partitions), PartitionState(0, 0, 0, 0))
         return TopicState(name, partitions=new, settings=settings, last_query=query)
-
-
-def _check_not_swept(runs: Sequence[StagedRun], state: BucketState) -> None:
-    """Refuse objects that may have been deleted: they are older than the log's delete delay."""
-    numbers = {run.file: number_of_data(run.file) for run in runs}
-    swept = [
-        file for file, number in numbers.items() if number is not None and number < state.swept
-    ]
-    if swept:
-        raise CommitError(
-            f"{swept[0]} was staged longer ago than data is kept that no commit names: "
-            f"{state.delay_ms / 3_600_000:g} hours (storage.deleteDelay). Nothing was written. Run "
-            "the batch again; if it takes as long each time, raise storage.deleteDelay"
-        )
 
 
 def _check_not_deleted(run: StagedRun, now: str | None) -> None:

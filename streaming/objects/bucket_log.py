@@ -366,12 +366,24 @@ class BucketLog:
         """Judge by the state that is remembered; refuse only by the newest one."""
         number = self.state.number
         try:
-            return propose(self.state)
+            return self._unswept(propose(self.state))
         except KafkaLogError:
             self.follow()
             if self.state.number == number:
                 raise
-        return propose(self.state)
+        return self._unswept(propose(self.state))
+
+    def _unswept(self, proposal: Proposal | None) -> Proposal | None:
+        """Refuse objects that may have been deleted: they are older than the delete delay."""
+        swept = proposal and self.state.find_swept(proposal.commit)
+        if swept:
+            raise CommitError(
+                f"{swept} was staged longer ago than data is kept that no commit names: "
+                f"{self.state.delay_ms / 3_600_000:g} hours (storage.deleteDelay). Nothing was "
+                "written. Run the batch again; if it takes as long each time, raise "
+                "storage.deleteDelay"
+            )
+        return proposal
 
     def _send(self, body: BucketCommit) -> BucketCommit | None:
         """Create the object of a commit, until it is known whose the number is.

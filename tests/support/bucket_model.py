@@ -11,6 +11,7 @@ from __future__ import annotations
 import random
 import threading
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -23,7 +24,7 @@ from kafkalog.files.objects import Creation, ObjectEntry
 from kafkalog.files.system import system
 from kafkalog.streaming.objects import bucket_log
 from kafkalog.streaming.objects.bucket_log import BucketLog, Proposal
-from kafkalog.streaming.objects.cleaning import clean_commits
+from kafkalog.streaming.objects.cleaning import clean_commits, sweep_data
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -97,7 +98,12 @@ class MemoryObjects:
 
 
 def batch(
-    writer: str, number: int = 0, *, named: bool = True, inline: bytes = b""
+    writer: str,
+    number: int = 0,
+    *,
+    named: bool = True,
+    inline: bytes = b"",
+    staged: str = "",
 ) -> Callable[[BucketState], Proposal | None]:
     """Return what proposes one record of a writer, at the end of partition 0."""
 
@@ -107,7 +113,8 @@ def batch(
             return None
         known = state.topics.get(TOPIC)
         end = 0 if known is None else known.partitions[0].log_end
-        name = "" if inline else f"data/{state.number:020}-{number:016x}{ord(writer[0]):016x}"
+        unique = f"{number:016x}{ord(writer[0]):016x}"
+        name = "" if inline else staged or f"data/{state.number:020}-{unique}"
         topic = TopicState("topic", partitions={0: PartitionState(0, end + 1, end + 1, 0)})
         commit = BucketCommit(
             number=0,
@@ -116,7 +123,7 @@ def batch(
             log_id="",
             topics={TOPIC: topic},
             writers={writer: WriterState("", number, None, 0)} if named else {},
-            extents={(TOPIC, 0): [Extent(name, 0, 61, end, 1, number, 0)]},
+            extents={(TOPIC, 0): [Extent(name, 0, 61, end, 1, ord(writer[0]), 0)]},
             inline=inline,
         )
         return Proposal(commit, is_known_again=named)
@@ -145,8 +152,18 @@ class Scene:
     switches: int = 0
     """How often another process goes on though the one that runs could."""
     cleaner: bool = False
+    sweepers: int = 0
     follower: bool = False
     commits_before: int = 0
+    commits_since: int = 0
+    """After the first checkpoint, and before all else."""
+    staged: bool = False
+    """Batches lie in objects that are put first."""
+    inline: bool = False
+    one_process: bool = False
+    """One process writes all batches, one after the other."""
+    abort_deletes: bool = False
+    """A mistake: what was staged is deleted when the outcome is unknown."""
 
 
 class _Run:
@@ -189,9 +206,12 @@ class _Run:
     def play(self) -> None:
         """Let all act to their ends, then see what is there."""
         self._begin()
-        processes = [_Process(self, f"{w}", self._writer(w)) for w in self.scene.writers]
+        writers = [self.scene.writers] if self.scene.one_process else [*self.scene.writers]
+        processes = [_Process(self, w, self._writer(w)) for w in writers]
         if self.scene.cleaner:
             processes.append(_Process(self, "cleaner", self._cleaner))
+        sweepers = range(self.scene.sweepers)
+        processes += [_Process(self, f"sweeper {n}", self._sweeper) for n in sweepers]
         if self.scene.follower:
             processes.append(_Process(self, "follower", self._follower))
         current: _Process | None = None
@@ -213,10 +233,12 @@ class _Run:
         log = BucketLog.create(self.store)
         for number in range(self.scene.commits_before):
             log.commit(batch("before", number))
+        log.checkpoint()
+        for number in range(self.scene.commits_since):
+            log.commit(batch("before", self.scene.commits_before + number))
         for name, (data, _) in self.store.kept.items():
             if "/commits/" in name:
                 self.history[int(name[-20:])] = data
-        log.checkpoint()
 
     def _next(self, waiting: list[_Process], current: _Process | None) -> _Process:
         if (
@@ -242,30 +264,51 @@ class _Run:
 
     # Who acts
 
-    def _writer(self, letter: str) -> Callable[[Any], None]:
-        is_named = letter.islower()
-
+    def _writer(self, letters: str) -> Callable[[Any], None]:
         def write(objects: Any) -> None:
-            for _ in range(3):
-                try:
-                    log = BucketLog.open(objects)
-                    assert log is not None
-                    log.commit(batch(letter, named=is_named))
-                except UnknownOutcomeError:
-                    if not is_named:
-                        return
-                except KafkaLogError:
-                    self.failed.append(letter)
-                    if not is_named:
-                        return
-                except _Killed:
-                    if not is_named:
-                        return
-                else:
-                    self.done.append(letter)
-                    return
+            log: BucketLog | None = None
+            for letter in letters:
+                log = self._write(objects, letter, log)
 
         return write
+
+    def _write(self, objects: Any, letter: str, log: BucketLog | None) -> BucketLog | None:
+        is_named = letter.islower()
+        for tries in range(3):
+            staged = ""
+            try:
+                log = BucketLog.open(objects) if tries or log is None else log
+                assert log is not None
+                staged = self._stage(log, letter, tries)
+                inline = b"b" * 61 if self.scene.inline else b""
+                log.commit(batch(letter, named=is_named, staged=staged, inline=inline))
+            except UnknownOutcomeError:
+                if self.scene.abort_deletes and log is not None:
+                    objects.delete([f"{log.folder}/{staged}"])
+            except KafkaLogError:
+                self.failed.append(letter)
+            except _Killed:
+                pass
+            else:
+                self.done.append(letter)
+                break
+            if not is_named:
+                break
+        return log
+
+    def _stage(self, log: BucketLog, letter: str, tries: int) -> str:
+        """Put a batch into an object, where the scene has such; return its name."""
+        if not self.scene.staged:
+            return ""
+        name = f"data/{log.follow().number:020}-{tries:016x}{ord(letter):016x}"
+        log.objects.put(f"{log.folder}/{name}", b"b" * 61)
+        return name
+
+    def _sweeper(self, objects: Any) -> None:
+        log = BucketLog.open(objects)
+        assert log is not None
+        with suppress(KafkaLogError):
+            sweep_data(log)
 
     def _cleaner(self, objects: Any) -> None:
         log = BucketLog.open(objects)
@@ -293,9 +336,7 @@ class _Run:
         state = BucketState(self._log_id())
         for number in sorted(self.history):
             state.apply(parse_commit(self.history[number], "history"))
-        written = Counter(
-            chr(int(extent.object[-16:], 16)) for extent in state.extents.get((TOPIC, 0), ())
-        )
+        written = Counter(chr(extent.max_timestamp) for extent in state.extents.get((TOPIC, 0), ()))
         for letter in self.scene.writers:
             if written[letter] > 1:
                 raise FaultError(f"the batch of {letter} is committed {written[letter]} times")
@@ -303,10 +344,21 @@ class _Run:
                 raise FaultError(f"the batch of {letter} was reported as committed, and is not")
             if letter in self.failed and letter.isupper() and written[letter]:
                 raise FaultError(f"the batch of {letter} was reported as failed, and is committed")
+        if self.scene.staged or self.scene.inline:
+            self._check_objects(state)
         log = BucketLog.open(self.store)
         assert log is not None
         if (log.follow().number, log.state.commit_id) != (state.number, state.commit_id):
             raise FaultError(f"the log opens at {log.state.number}, and has {state.number} commits")
+
+    def _check_objects(self, state: BucketState) -> None:
+        """See that all is there that the state names."""
+        for extents in state.extents.values():
+            for extent in extents:
+                name = f"_kafkalog/{state.log_id}/{extent.object}"
+                is_of_before = extent.max_timestamp == ord("b")
+                if name not in self.store.kept and not is_of_before:
+                    raise FaultError(f"{extent.object} of offset {extent.base_offset} is gone")
 
     def _log_id(self) -> str:
         return next(
@@ -412,6 +464,7 @@ def change_rule(patch: pytest.MonkeyPatch, module: ModuleType, old: str, new: st
         patch.setattr(f"{__name__}.BucketLog", changed.BucketLog)
     else:
         patch.setattr(f"{__name__}.clean_commits", changed.clean_commits)
+        patch.setattr(f"{__name__}.sweep_data", changed.sweep_data)
 
 
 def search(scene: Scene, patch: pytest.MonkeyPatch, most: int) -> int:

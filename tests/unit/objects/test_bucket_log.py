@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.support.bucket_model import (
@@ -392,6 +393,59 @@ def test_whoever_slept_across_a_clean_up_opens_anew(objects: MemoryObjects, cloc
     assert end_of(log.follow()) == 5
 
 
+def test_a_cleaner_that_was_stopped_lowers_no_floor(objects: MemoryObjects, clocks: Clocks) -> None:
+    asleep = BucketLog.create(objects)
+    log = aged(objects, clocks, 2)
+    create = objects.create
+
+    def stopped(name: str, data: bytes) -> Creation:
+        """Before the floor 2 is raised, somebody else raises it to 4."""
+        objects.create = create  # type: ignore[method-assign]
+        for number in (2, 3):
+            log.commit(batch("w", number))
+        log.checkpoint()
+        clocks.pass_time(MONTH_S)
+        assert clean_commits(BucketLog.create(objects), keep_commits=1) == 4
+        return create(name, data)
+
+    cleaner = BucketLog.create(objects)
+    cleaner.follow()
+    objects.create = stopped  # type: ignore[method-assign]
+    assert clean_commits(cleaner, keep_commits=1) == 2
+    assert commits_kept(objects) == [4]
+    with pytest.raises(UnknownOutcomeError):
+        asleep.commit(batch("A", named=False))  # commit 1 was free again
+    again = BucketLog.open(objects)
+    assert again is not None
+    assert again.follow().number == 4
+
+
+# The sweep
+
+
+def staged(log: BucketLog, letter: str) -> str:
+    """Put a data object as a task does, and return its name."""
+    name = f"data/{log.follow().number:020}-{ord(letter):032x}"
+    log.objects.put(f"{log.folder}/{name}", b"b" * 61)
+    return name
+
+
+def test_who_was_stopped_between_staging_and_commit_stages_anew(
+    objects: MemoryObjects, clocks: Clocks
+) -> None:
+    asleep, log = BucketLog.create(objects), BucketLog.create(objects)
+    old = staged(asleep, "w")
+    log.commit(batch("x"))
+    clocks.pass_time(MONTH_S)
+    assert sweep_data(log) == (1, 61)
+    for _ in range(2):
+        with pytest.raises(CommitError, match=r"no commit names: 24 hours.*Run the batch"):
+            asleep.commit(batch("w", staged=old))
+    assert log.follow().number == 2
+    assert asleep.commit(batch("w", staged=staged(asleep, "w"))) is not None
+    assert end_of(asleep.state) == 2
+
+
 # All that may happen
 
 
@@ -401,7 +455,17 @@ SCENES = {
     "without a name": Scene("Ax", lost=1, late=1, switches=1),
     "cleaned up": Scene("wxy", lost=1, months=2, switches=2, cleaner=True),
     "cleaned up, late": Scene("wx", late=1, months=1, switches=2, cleaner=True, commits_before=1),
+    "behind old commits": Scene("A", months=1, switches=2, cleaner=True, commits_since=3),
     "cleaned up without a name": Scene("Axy", lost=1, months=2, switches=2, cleaner=True),
+    "swept": Scene("wx", months=1, switches=1, sweepers=1, staged=True),
+    "swept late": Scene(
+        "Ax", late=1, months=1, switches=2, sweepers=1, staged=True, commits_before=2
+    ),
+    "swept twice": Scene("w", months=2, switches=3, sweepers=2, staged=True, commits_before=2),
+    "inline": Scene(
+        "wx", lost=1, months=2, switches=2, cleaner=True, inline=True, commits_before=1
+    ),
+    "one writer of several": Scene("AB", lost=1, late=2, one_process=True),
     "followed": Scene("xy", months=2, switches=2, cleaner=True, follower=True),
 }
 
@@ -416,7 +480,7 @@ def test_whatever_happens_each_batch_is_there_once(
     walk(SCENES[name], monkeypatch, 120)
 
 
-RULES = {
+RULES: dict[str, tuple[Any, ...]] = {
     "an answer that is lost is read back": (
         bucket_log,
         "own if answer is Creation.CREATED else",
@@ -465,6 +529,33 @@ RULES = {
         "",
         "cleaned up, late",
     ),
+    "a commit that was there gives no credit": (
+        bucket_log,
+        "        if tail_seen is not None:\n            self._tail_seen = tail_seen\n",
+        "        self._tail_seen = _Moment.now()\n",
+        "behind old commits",
+        3,
+    ),
+    "an id belongs to one body": (
+        bucket_log,
+        "commit_id=system.random_id().hex,",
+        "commit_id=self.__dict__.setdefault('one_id', system.random_id().hex),",
+        "one writer of several",
+        8,
+    ),
+    "no floor above inline batches": (
+        cleaning,
+        "        _first_inline(state),\n",
+        "",
+        "inline",
+    ),
+    "what may be swept is not committed": (
+        bucket_log,
+        "        swept = proposal and self.state.find_swept(proposal.commit)\n",
+        "        swept, self.state.swept = None, 0\n",
+        "swept",
+        14,
+    ),
     "no clean-up without a floor": (
         cleaning,
         "        _create_floor(objects, folder, target)\n",
@@ -490,7 +581,16 @@ if "KAFKALOG_MODEL_LARGE" in os.environ:
 
 @pytest.mark.parametrize("rule", RULES)
 def test_no_rule_can_be_left_out(monkeypatch: pytest.MonkeyPatch, rule: str) -> None:
-    module, old, new, scene = RULES[rule]
+    module, old, new, scene, *seed = RULES[rule]
     change_rule(monkeypatch, module, old, new)
     with pytest.raises(FaultError):
-        walk(SCENES[scene], monkeypatch, 3000)
+        walk(SCENES[scene], monkeypatch, 3000, *seed)
+
+
+def test_a_batch_whose_outcome_is_unknown_keeps_its_objects(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    scene = Scene("A", late=2, staged=True)
+    walk(scene, monkeypatch, 60)
+    with pytest.raises(FaultError, match="is gone"):
+        walk(replace(scene, abort_deletes=True), monkeypatch, 3000)
