@@ -538,6 +538,9 @@ def _read_splits(
     from kafkalog.streaming.lookup.latest import LatestSplit, read_latest  # noqa: PLC0415
     from kafkalog.streaming.source.reading import LARGE_BATCHES, read_split  # noqa: PLC0415
 
+    splits = list(splits)
+    for split in splits:
+        split.announce()
     for split in splits:
         if isinstance(split, LatestSplit) and rows.of_records is not None:
             yield from read_latest(split, options, rows.of_records)

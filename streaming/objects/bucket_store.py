@@ -47,6 +47,10 @@ _SEGMENT_OFFSETS: Final = 1 << 31
 _CACHE_BYTES: Final = 64 << 20
 _READ_AHEAD: Final = 256 << 10
 """What readers of a file fetch whole."""
+_ONE_RANGE_BYTES: Final = 8 << 20
+_GAP_BYTES: Final = 64 << 10
+"""Bytes that nobody wants between two extents that are fetched together."""
+_WANTED_EXTENTS: Final = 1 << 17
 _CARRIED_EXTENTS: Final = 1 << 16
 """How many extents of a segment a task keeps; then it keeps those of the newest split alone."""
 _OURS_ALONE: Final = frozenset({"s3a", "az"})
@@ -224,6 +228,9 @@ class BucketStore:
         self._caching = system.lock()
         self._carried: dict[str, _Carried] = {}
         self._carried_metadata: dict[str, bytes] = {}
+        self._wanted: dict[tuple[str, str], dict[int, Extent]] = {}
+        """The extents that are read soon, by log and object, and by their positions there."""
+        self._wanted_count = 0
         self._numbered: OrderedDict[tuple[str, str, int], bytes] = OrderedDict()
         self._numbered_bytes = 0
 
@@ -383,10 +390,27 @@ class BucketStore:
         assert isinstance(found, bytes)  # noqa: S101 - no segment has that name
         return found
 
+    def will_read(self, key: str, start: int, end: int) -> None:
+        """Take note of the extents of a range of a segment."""
+        self._want(self.carried(key, start, end))
+
+    def _want(self, carried: _Carried | None) -> None:
+        if carried is None:
+            return
+        with self._caching:
+            if self._wanted_count > _WANTED_EXTENTS:
+                self._wanted, self._wanted_count = {}, 0
+            for extent in carried.extents:
+                self._wanted.setdefault((carried.log_id, extent.object), {})[extent.position] = (
+                    extent
+                )
+            self._wanted_count += len(carried.extents)
+
     def carry(self, key: str, carried: _Carried | None) -> None:
         """Take the extents of a range of a segment."""
         if carried is None:
             return
+        self._want(carried)
         known = self._carried.get(key)
         is_same = known is not None and known.number == carried.number
         if known is not None and is_same and len(known.starts) < _CARRIED_EXTENTS:
@@ -452,20 +476,66 @@ class BucketStore:
             if found is not None:
                 self._numbered.move_to_end(key)
                 return found
+            together = self._together(extent, log_id)
         name = f"_kafkalog/{log_id}/{extent.object}"
-        stored = self._objects.get_range(name, extent.position, extent.size)
+        first = together[0].position
+        size = together[-1].position + together[-1].size - first
+        stored = self._objects.get_range(name, first, size)
         if stored is None:
             raise DataLossError(
                 f"{self._place}/{name}, which holds offsets {extent.base_offset} to "
                 f"{extent.end_offset} of a partition, is gone"
             )
-        numbered = number_batches(stored, extent, f"{self._place}/{name}")
+        for each in together:
+            data = stored[each.position - first : each.position - first + each.size]
+            try:
+                numbered = number_batches(data, each, f"{self._place}/{name}")
+            except CorruptRecordError:
+                if each == extent:
+                    raise
+                continue  # whoever reads it says so
+            self._keep((log_id, each.object, each.position), numbered)
+            if each == extent:
+                found = numbered
+        assert found is not None  # noqa: S101 - it is among them
+        return found
+
+    def _together(self, extent: Extent, log_id: str) -> list[Extent]:
+        """Take the extents to fetch with one that is fetched: those beside it that are wanted.
+
+        All that is wanted, of all objects, is to fit what is kept: else it would come twice.
+        """
+        place = (log_id, extent.object)
+        wanted = self._wanted.get(place, {})
+        wanted[extent.position] = extent
+        most = min(_ONE_RANGE_BYTES, _CACHE_BYTES // 2 // max(len(self._wanted), 1))
+        run = sorted(wanted.values(), key=lambda each: each.position)
+        first = last = run.index(extent)
+        while last + 1 < len(run) and _are_near(run[first], run[last], run[last + 1], most):
+            last += 1
+        while first and _are_near(run[first - 1], run[first - 1], run[first], 1 << 62):
+            if run[last].position + run[last].size - run[first - 1].position > most:
+                break
+            first -= 1
+        for each in run[first : last + 1]:
+            del wanted[each.position]
+        if not wanted:
+            self._wanted.pop(place, None)
+        return run[first : last + 1]
+
+    def _keep(self, key: tuple[str, str, int], numbered: bytes) -> None:
         with self._caching:
             if self._numbered.setdefault(key, numbered) is numbered:
                 self._numbered_bytes += len(numbered)
             while self._numbered_bytes > _CACHE_BYTES and len(self._numbered) > 1:
                 self._numbered_bytes -= len(self._numbered.popitem(last=False)[1])
-        return numbered
+
+
+def _are_near(first: Extent, last: Extent, following: Extent, most: int) -> bool:
+    """Whether one range may hold extents from the first one to the one after the last."""
+    end = last.position + last.size
+    size = following.position + following.size - first.position
+    return end <= following.position <= end + _GAP_BYTES and size <= most
 
 
 def _store_of(place: RemoteRoot) -> BucketStore:

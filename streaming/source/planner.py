@@ -176,6 +176,11 @@ class LogSplit:
         """Bytes of segment files."""
         return sum(piece.size for piece in self.slices)
 
+    def announce(self) -> None:
+        """Let the store know that it is read soon, beside others."""
+        for piece in self.slices:
+            piece.announce()
+
     def from_offset(self, offset: int) -> LogSplit:
         """Return what is left of it from an offset on."""
         left = tuple(

@@ -620,6 +620,8 @@ class NewRows:
             splits = new.next()
             self._is_over = splits is None
             self._splits.extend(splits or ())
+            for split in splits or ():
+                split.announce()
 
     def _read(self, options: ReadOptions, rows: ReadRows, read: RowSchema | None) -> _Ready | None:
         """Read the next rows of the first split; None if there are no more."""

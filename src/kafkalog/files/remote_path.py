@@ -96,6 +96,10 @@ class Store(Protocol):
         """Return where the log in a folder ends, if that is known without reading it."""
         ...
 
+    def will_read(self, key: str, start: int, end: int) -> None:
+        """Take note that a range of a file is read soon: what lies beside it may come with it."""
+        ...
+
     def carried(self, key: str, start: int, end: int) -> object:
         """Return what another process needs to know of a range of a file, for :meth:`carry`."""
         ...

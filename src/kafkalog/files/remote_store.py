@@ -209,6 +209,9 @@ class RemoteStore:
     def log_end(self, key: str) -> None:
         """Tell nothing of a log: whoever reads it reads its segments."""
 
+    def will_read(self, key: str, start: int, end: int) -> None:
+        """Take note of nothing: each file is an object."""
+
     def carried(self, key: str, start: int, end: int) -> None:
         """Tell nothing of a range: whoever reads it asks the store."""
 

@@ -67,6 +67,11 @@ class SegmentSlice(NamedTuple):
         """Bytes to read, at most."""
         return self.end_position - self.start_position
 
+    def announce(self) -> None:
+        """Let the store know that it is read soon, after others or before them."""
+        if isinstance(self.path, RemotePath):
+            self.path.store.will_read(self.path.key, self.start_position, self.end_position)
+
     def __reduce__(self) -> tuple[Callable[..., SegmentSlice], tuple[object, ...]]:
         path, carried = self.path, None
         if isinstance(path, RemotePath):

@@ -151,3 +151,18 @@ def test_a_planned_read_asks_elsewhere_for_nothing_but_data(server: ObjectStore)
     assert pa.Table.from_batches(read)["value"].to_pylist() == [b"%d" % n for n in range(5)]
     assert [request.name[-2:] for request in server.requests] == ["01", "02", "03", "04", "05"]
     assert all(request.start > 0 for request in server.requests)
+
+
+def test_partitions_of_one_object_are_fetched_together(server: ObjectStore) -> None:
+    server.reset()
+    place, options = server.uri("together"), server.options
+    for _ in range(3):
+        rows = pa.table({"value": ["1"] * 40, "partition": pa.array([*range(40)], pa.int32())})
+        kafkalog.append(place, "t", rows, options={**options, "numPartitions": 40})
+    server.requests.clear()
+    assert kafkalog.read(place, "t", options=options).read_all().num_rows == 120
+    assert len([request for request in server.requests if request.start > 0]) == 3
+    server.requests.clear()
+    one = {**options, "assign": '{"t":[7]}'}
+    assert kafkalog.read(place, options=one).read_all().num_rows == 3
+    assert not [request for request in server.requests if request.start > 0]  # kept
