@@ -31,8 +31,15 @@ _TOOL: Final = (
     if KAFKA_VERSION.startswith("4.1.")
     else "org.apache.kafka.tools.DumpLogSegments"
 )
-_NO_FINDING: Final = re.compile(r"\s*:?\s*-1 is followed by \d+|Non-consecutive offsets in .*\s*")
-"""What the tool of 4.4 says of each file that does not begin at 0, its own broker's too."""
+_NO_FINDING: Final = re.compile(
+    r"^Non-consecutive offsets in .*\n *-1 is followed by \d+\n(?! *\d+ is followed by)"
+    r"|^ *-1 is followed by \d+\n",
+    re.MULTILINE,
+)
+"""What the tool of 4.4 says of each file that does not begin at 0, its own broker's too.
+
+The heading stays where offsets follow that are a finding.
+"""
 
 _INVALID: Final = ("isvalid: false", "invalid bytes at the end of")
 
@@ -87,8 +94,9 @@ def _dump(files: Sequence[str], options: Sequence[str], report: DumpReport) -> i
         )
     )
     reached = _read_output(ended.stdout, report)
-    noted = [line for line in ended.stderr.splitlines() if not line.startswith(_NOISE)]
-    report.findings.extend(x for x in noted if x.strip() and not _NO_FINDING.fullmatch(x))
+    said = _NO_FINDING.sub("", ended.stderr)
+    noted = [line for line in said.splitlines() if not line.startswith(_NOISE)]
+    report.findings.extend(line for line in noted if line.strip())
     if ended.returncode != 0:
         culprit = files[max(len(reached), 1) - 1]
         report.findings.append(f"{culprit}: the tool ended with status {ended.returncode}")
