@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from kafkalog.errors import DataLossError, OffsetOutOfRangeError, UnknownTopicOrPartitionError
-from kafkalog.files.deferred_signals import pause
-from kafkalog.streaming.source.end_offsets import EndOffsets
+from kafkalog.errors import OffsetOutOfRangeError, UnknownTopicOrPartitionError
+from kafkalog.streaming.source.end_offsets import EndOffsets, LookRetries
 from kafkalog.streaming.source.loss import LossPolicy
 from kafkalog.streaming.source.offsets import LATEST
 from kafkalog.streaming.source.planner import plan_splits, readable_ranges
@@ -67,6 +67,7 @@ class Fetcher:
         self._schema = RowSchema.named((), include_headers=options.include_headers)
         self._validator = PositionValidator(self._logs)
         self._policy = LossPolicy(fail=options.fail_on_data_loss)
+        self._retries = LookRetries(self._logs, options)
         self._ahead: dict[TopicPartition, _Ahead] = {}
         self._ids: dict[TopicPartition, str | None] = {}
         self._turn: TopicPartition | None = None
@@ -199,16 +200,15 @@ class Fetcher:
         Raises:
             DataLossError: one has, and the reader wants to fail then.
         """
-        found: dict[TopicPartition, Divergence] = {}
-        for turn in range(self._options.fetch_retries):
-            found = {}
-            for each in positions:
-                found = {**self._validator.find_diverged(each), **found}
-            if not found:
-                return found
-            if turn < self._options.fetch_retries - 1:
-                pause(self._options.fetch_retry_interval_ms / 1000)
-                self._logs.look(positions[0])
+        find = partial(self._validator.find_diverged, *positions)
+
+        def find_again() -> dict[TopicPartition, Divergence]:
+            self._logs.look(positions[0])
+            return find()
+
+        found = self._retries.look(find, lambda found: not found, again=find_again)
+        if not found:
+            return found
         found = {key: each for key, each in found.items() if not self._is_other_topic(key)}
         self._policy.history_changed(found)
         self._validator.forget(found)
@@ -216,13 +216,17 @@ class Fetcher:
 
     def _plan(self, key: TopicPartition, position: int, ends: Mapping[TopicPartition, int]) -> bool:
         """Plan what there is of a partition; return whether there is anything."""
-        for _ in range(self._options.fetch_retries - 1):
-            try:
-                return self._plan_once(key, position, ends[key], LossPolicy(fail=True))
-            except DataLossError:
-                pause(self._options.fetch_retry_interval_ms / 1000)
-                ends = {**ends, **self._logs.look({key: position})}
-        return self._plan_once(key, position, ends[key], self._policy)
+        end = ends[key]
+
+        def look_again() -> None:
+            nonlocal end
+            end = self._logs.look({key: position}).get(key, end)
+
+        return self._retries.plan(
+            lambda policy: self._plan_once(key, position, end, policy),
+            self._policy,
+            again=look_again,
+        )
 
     def _plan_once(self, key: TopicPartition, position: int, end: int, policy: LossPolicy) -> bool:
         if end == position or (end < position and self._may_come(key, position)):

@@ -23,8 +23,7 @@ import functools
 import logging
 from typing import TYPE_CHECKING, Final
 
-from kafkalog.errors import DataLossError, FencedMemberError
-from kafkalog.files.deferred_signals import pause
+from kafkalog.errors import FencedMemberError
 from kafkalog.streaming.consumer.fetching import beginnings
 from kafkalog.streaming.consumer.query_member import QueryMember, instance_of, member_options
 from kafkalog.streaming.source.admission import BatchLimits, IdlePacer
@@ -238,12 +237,7 @@ class JoinedControl:
 
     def _splits(self, ranges: Mapping[TopicPartition, tuple[int, int]]) -> list[LogSplit]:
         """Cut ranges into splits; what seems lost is looked at again before it counts."""
-        for _ in range(self._options.fetch_retries - 1):
-            try:
-                return self._splits_once(ranges, LossPolicy(fail=True))
-            except DataLossError:
-                pause(self._options.fetch_retry_interval_ms / 1000)
-        return self._splits_once(ranges, self._policy)
+        return self._whole.retries.plan(functools.partial(self._splits_once, ranges), self._policy)
 
     def _splits_once(
         self, ranges: Mapping[TopicPartition, tuple[int, int]], policy: LossPolicy

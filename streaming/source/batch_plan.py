@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Final
 
 from kafkalog.checkpoints.broker import CLEANER_OFFSET, HIGH_WATERMARK
 from kafkalog.errors import DataLossError, OptionError, UnknownTopicOrPartitionError
-from kafkalog.files.deferred_signals import pause
 from kafkalog.files.remote_path import RemotePath
 from kafkalog.streaming.log.files import CLEANED, DELETED, LOG, SWAP, parse_base_offset
 from kafkalog.streaming.log.log_dir import PartitionDirectory
@@ -198,8 +197,9 @@ def plan_batch(options: ReadOptions, selection: Selection | None = None) -> list
     subscription = Subscription.of(options)
     logs = EndOffsets.of(options, subscription.selects)
     policy = LossPolicy.of(options)
+    check = CompletenessCheck(logs, options, policy)
     look = partial(
-        CompletenessCheck(logs, options, policy).look,
+        check.look,
         logs.look,
         is_whole=lambda: not logs.ends.lost,
         concerns=lambda key: selection is None or selection.selects(key),
@@ -207,14 +207,17 @@ def plan_batch(options: ReadOptions, selection: Selection | None = None) -> list
     available = look()
     logs.report()
     subscription.require_topics(logs.existing(), options.paths)
-    for _ in range(options.fetch_retries - 1):
-        try:
-            return _plan(options, bounds, selection, logs, available, LossPolicy(fail=True))
-        except (DataLossError, UnknownTopicOrPartitionError):  # perhaps a replica that moves
-            pause(options.fetch_retry_interval_ms / 1000)
-            logs.ask_stores_again()
-            available = look()
-    return _plan(options, bounds, selection, logs, available, policy)
+
+    def look_again() -> None:
+        nonlocal available
+        available = look()
+
+    return check.retries.plan(
+        lambda policy: _plan(options, bounds, selection, logs, available, policy),
+        policy,
+        again=look_again,
+        lost=(DataLossError, UnknownTopicOrPartitionError),  # perhaps a replica that moves
+    )
 
 
 def _plan(

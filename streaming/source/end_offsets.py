@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import logging
 from itertools import islice
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
-from kafkalog.errors import KafkaLogError, UnknownTopicOrPartitionError
+from kafkalog.errors import DataLossError, KafkaLogError, UnknownTopicOrPartitionError
 from kafkalog.files.deferred_signals import pause
 from kafkalog.files.system import system
 from kafkalog.model import many
 from kafkalog.streaming.records.compression import DEFAULT_LIMIT
+from kafkalog.streaming.source.loss import LossPolicy
 from kafkalog.streaming.store.ends.tiered import offset_of_time
 from kafkalog.streaming.store.ends.tracker import LogEndTracker
 from kafkalog.streaming.store.recovery.lost_partitions import NOTHING
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from kafkalog.model import TopicPartition
     from kafkalog.streaming.log.partition_log import PartitionLog
     from kafkalog.streaming.options.read_options import ReadOptions
-    from kafkalog.streaming.source.loss import LossPolicy
     from kafkalog.streaming.source.offsets import PartitionOffsets
     from kafkalog.streaming.store.ends.rule import OffsetGap
     from kafkalog.streaming.store.ends.tiered import LogStart
@@ -32,7 +32,9 @@ if TYPE_CHECKING:
     from kafkalog.streaming.store.recovery.lost_partitions import MissingParts
 
 
-__all__ = ["CompletenessCheck", "EndOffsets", "StalledLogEnds", "say_gaps"]
+__all__ = ["CompletenessCheck", "EndOffsets", "LookRetries", "StalledLogEnds", "say_gaps"]
+
+_T = TypeVar("_T")
 
 
 # ----------------------------------------------------------------------------------------------
@@ -299,14 +301,63 @@ class EndOffsets:
 # Look at log directories until all that their commit state names seems to be there.
 
 
+class LookRetries:
+    """Look at logs again, as often as a query wants, before what seems lost counts as lost."""
+
+    def __init__(self, logs: EndOffsets, options: ReadOptions) -> None:
+        self._logs = logs
+        self._tries = options.fetch_retries
+        self._interval_s = options.fetch_retry_interval_ms / 1000
+
+    def look(
+        self,
+        look: Callable[[], _T],
+        is_whole: Callable[[_T], bool],
+        *,
+        again: Callable[[], _T] | None = None,
+    ) -> _T:
+        """Look until nothing seems lost, and return what was seen last; ``again`` looks again."""
+        found = look()
+        for _ in range(self._tries - 1):
+            if is_whole(found):
+                break
+            self._rest()
+            found = (again or look)()
+        return found
+
+    def plan(
+        self,
+        plan: Callable[[LossPolicy], _T],
+        policy: LossPolicy,
+        *,
+        again: Callable[[], object] = lambda: None,
+        lost: type[KafkaLogError] | tuple[type[KafkaLogError], ...] = DataLossError,
+    ) -> _T:
+        """Plan, and once more after another look while something is ``lost``.
+
+        The last time ``policy`` decides what a loss is. Until then each is one.
+        """
+        for _ in range(self._tries - 1):
+            try:
+                return plan(LossPolicy(fail=True))
+            except lost:
+                self._rest()
+                again()
+        return plan(policy)
+
+    def _rest(self) -> None:
+        pause(self._interval_s)
+        self._logs.ask_stores_again()
+
+
 class CompletenessCheck:
     """Looks at log directories until all seems to be there, and says what is not."""
 
     def __init__(self, logs: EndOffsets, options: ReadOptions, policy: LossPolicy) -> None:
         self._logs = logs
-        self._options = options
         self._policy = policy
         self._said = NOTHING
+        self.retries = LookRetries(logs, options)
 
     def look(
         self,
@@ -322,14 +373,12 @@ class CompletenessCheck:
         Raises:
             DataLossError: something is missing, and the query fails then.
         """
-        ends = look()
-        for _ in range(self._options.fetch_retries - 1):
+
+        def has_all(_: PartitionOffsets) -> bool:
             parts = self._parts(concerns)
-            if is_whole() and (parts == self._said or not parts.is_loss):
-                break
-            pause(self._options.fetch_retry_interval_ms / 1000)
-            self._logs.ask_stores_again()
-            ends = look()
+            return is_whole() and (parts == self._said or not parts.is_loss)
+
+        ends = self.retries.look(look, has_all)
         self._say(self._parts(concerns))
         return ends
 

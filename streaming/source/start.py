@@ -98,12 +98,19 @@ class PositionValidator:
             self._valid.pop(key, None)
         self._last = None
 
-    def find_diverged(self, positions: PartitionOffsets) -> dict[TopicPartition, Divergence]:
+    def find_diverged(self, *positions: PartitionOffsets) -> dict[TopicPartition, Divergence]:
         """Return the positions whose logs have another history, as of the last look.
 
-        Where a log ends below a position, that alone tells, and it is left out. So it is where too
-        few nodes are there to say what is committed.
+        Of several positions in one partition it is the first. Where a log ends below a position,
+        that alone tells, and it is left out. So it is where too few nodes are there to say what is
+        committed.
         """
+        found: dict[TopicPartition, Divergence] = {}
+        for each in positions:
+            found = {**self._find_diverged(each), **found}
+        return found
+
+    def _find_diverged(self, positions: PartitionOffsets) -> dict[TopicPartition, Divergence]:
         ends = self._logs.ends
         if self._last is not None and self._last[0] is ends and self._last[1] is positions:
             return self._last[2]

@@ -25,8 +25,8 @@ from enum import Enum, auto
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple, Self
 
-from kafkalog.errors import DataLossError, UnknownTopicOrPartitionError
-from kafkalog.files.deferred_signals import pause, shielded_step
+from kafkalog.errors import UnknownTopicOrPartitionError
+from kafkalog.files.deferred_signals import shielded_step
 from kafkalog.files.system import system
 from kafkalog.streaming.options.bridge import crosses_border
 from kafkalog.streaming.source.admission import BatchLimits, IdlePacer
@@ -168,24 +168,23 @@ class StreamControl:
             OptionError: the start names other partitions than are read.
         """
         if self._initial is None:
-            ends = self._whole.look(lambda: self._look({}))
+            self._look_for_initial()
             self._subscription.require_topics(
                 self._logs.existing(), self._options.paths, wait=self._options.wait_for_topics
             )
-            for _ in range(self._options.fetch_retries - 1):
-                try:
-                    self._initial = self._resolved(ends)
-                    break
-                except UnknownTopicOrPartitionError:  # perhaps a replica that moves
-                    self._rest()
-                    ends = self._whole.look(lambda: self._look({}))
-            else:
-                self._initial = self._resolved(ends)
+            self._initial = self._whole.retries.plan(
+                lambda _: self._resolved(self._initial_ends),
+                self._policy,
+                again=self._look_for_initial,
+                lost=UnknownTopicOrPartitionError,  # perhaps a replica that moves
+            )
             _LOGGER.info("%s starts at %s", self._start.option, json.dumps(to_json(self._initial)))
         return self._initial
 
+    def _look_for_initial(self) -> None:
+        self._initial_ends = self._whole.look(lambda: self._look({}))
+
     def _resolved(self, ends: PartitionOffsets) -> PartitionOffsets:
-        self._initial_ends = ends
         return resolve_start(
             self._start,
             ends,
@@ -297,12 +296,9 @@ class StreamControl:
             start = {key: min(offset, end[key]) for key, offset in start.items() if key in end}
         # REQUIRES: no targets are set while a batch is replayed, which is of an earlier run.
         is_target = self._targets is not None
-        for _ in range(self._options.fetch_retries - 1):
-            try:
-                return self._plan(start, end, LossPolicy(fail=True), is_target=is_target)
-            except DataLossError:
-                self._rest()
-        return self._plan(start, end, self._policy, is_target=is_target)
+        return self._whole.retries.plan(
+            lambda policy: self._plan(start, end, policy, is_target=is_target), self._policy
+        )
 
     def _plan(
         self, start: PartitionOffsets, end: PartitionOffsets, policy: LossPolicy, *, is_target: bool
@@ -350,14 +346,17 @@ class StreamControl:
         """Return the ends to read up to; what seems lost is looked at again before it counts."""
         if self._targets is not None:
             return self._targets
-        ends = self._whole.look(lambda: self._look(start))
-        for _ in range(self._options.fetch_retries - 1):
-            is_whole = all(key in ends and ends[key] >= offset for key, offset in start.items())
-            is_whole &= not self._find_diverged(start)
-            if is_whole and (not self._logs.ends.lost or self._logs.ends.lost == self._cut):
-                break
-            self._rest()
-            ends = self._look(start)
+
+        def is_whole(ends: PartitionOffsets) -> bool:
+            if any(key not in ends or ends[key] < offset for key, offset in start.items()):
+                return False
+            lost = self._logs.ends.lost
+            return not self._find_diverged(start) and (not lost or lost == self._cut)
+
+        def look() -> PartitionOffsets:
+            return self._look(start)
+
+        ends = self._whole.retries.look(lambda: self._whole.look(look), is_whole, again=look)
         absent = self._absent(start, ends)
         ends = {**ends, **absent} if absent else ends
         if self._policy.fails:  # now, before Spark writes down an end that cannot be continued from
@@ -376,9 +375,7 @@ class StreamControl:
 
     def _find_diverged(self, *positions: PartitionOffsets) -> dict[TopicPartition, Divergence]:
         """Find positions whose logs have another history; one of another topic is no position."""
-        found: dict[TopicPartition, Divergence] = {}
-        for each in positions:
-            found = {**self._validator.find_diverged(each), **found}
+        found = self._validator.find_diverged(*positions)
         ids = self._logs.topic_ids()
         others = [key for key in found if self._ids.is_other(key, ids.get(key))]
         return {key: each for key, each in found.items() if key not in others}
@@ -443,11 +440,6 @@ class StreamControl:
             for key, offset in end.items()
             if start.get(key, 0) < offset and self._ids.is_other(key, ids.get(key))
         }
-
-    def _rest(self) -> None:
-        """Wait before what seems lost is looked at again; the next look asks stores again, too."""
-        pause(self._options.fetch_retry_interval_ms / 1000)
-        self._logs.ask_stores_again()
 
     def _look(self, start: PartitionOffsets) -> PartitionOffsets:
         """Return the ends as of now, or ``start`` where the query waits for its end to come up."""
