@@ -17,7 +17,7 @@ from kafkalog.errors import (
     OptionError,
 )
 from kafkalog.files.atomic import create_atomically, make_with_parents
-from kafkalog.files.deferred_signals import pause
+from kafkalog.files.deferred_signals import pause, wait_until
 from kafkalog.files.regular import fsync_directory
 from kafkalog.files.system import system
 from kafkalog.model import TopicPartition
@@ -237,11 +237,7 @@ class QueryMember:
         Raises:
             FencedMemberError, KafkaLogError: as :meth:`take_part`.
         """
-        deadline = system.monotonic() + self._rebalance_s
-        self.take_part()
-        while not self._is_settled() and system.monotonic() < deadline:
-            pause(LOOK_S)
-            self.take_part()
+        wait_until(self._is_settled, self._rebalance_s)
 
     @property
     def owned(self) -> dict[TopicPartition, int]:
@@ -421,18 +417,16 @@ class QueryMember:
         }
 
     def _wait_until_in(self, member: GroupMember) -> None:
-        deadline = system.monotonic() + self._rebalance_s
-        while True:
+        def is_in() -> bool:
             self._round(member)
-            if member.member_id in self._commits.look().record.members:
-                return
-            if system.monotonic() > deadline:
-                raise KafkaLogError(
-                    f"group {self._group!r} has not let instance {self._instance!r} in for "
-                    f"{self._rebalance_s:g} s (kafka.rebalance.timeout.ms): the locks of the log "
-                    "directories are held all the time, or other members do not decide"
-                )
-            pause(LOOK_S)
+            return member.member_id in self._commits.look().record.members
+
+        if not wait_until(is_in, self._rebalance_s):
+            raise KafkaLogError(
+                f"group {self._group!r} has not let instance {self._instance!r} in for "
+                f"{self._rebalance_s:g} s (kafka.rebalance.timeout.ms): the locks of the log "
+                "directories are held all the time, or other members do not decide"
+            )
 
     def _round(self, member: GroupMember) -> None:
         """Take part, and give up what is revoked and not being read."""
@@ -475,6 +469,7 @@ class QueryMember:
         return said is None or said.nonce != plan.nonce or not said.moves
 
     def _is_settled(self) -> bool:
+        self.take_part()
         with self._mutex:
             record = None if self._state is None else self._state.record
         return record is not None and not any(each.revoked for each in record.members.values())

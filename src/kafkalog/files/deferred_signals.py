@@ -44,6 +44,7 @@ __all__ = [
     "shielded_rest",
     "shielded_step",
     "start_thread_if_possible",
+    "wait_until",
 ]
 
 _P = ParamSpec("_P")
@@ -215,6 +216,22 @@ def pause(seconds: float) -> None:
     while (left := end - system.monotonic()) > 0:
         check_interrupt()
         system.sleep(min(left, _PAUSE_S))
+
+
+def wait_until(
+    holds: Callable[[], bool], timeout_s: float, *, interval_s: float = _PAUSE_S
+) -> bool:
+    """Ask whether something holds until it does; return whether that was in time.
+
+    Raises:
+        Interrupted: as :func:`check_interrupt`.
+    """
+    deadline = system.monotonic() + timeout_s
+    while not holds():
+        if system.monotonic() >= deadline:
+            return False
+        pause(interval_s)
+    return True
 
 
 def check_interrupt() -> None:

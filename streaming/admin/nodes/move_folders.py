@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kafkalog.checkpoints.broker import read_topic_id
 from kafkalog.errors import CorruptRecordError, LogDirectoryError, UnknownTopicOrPartitionError
-from kafkalog.files.deferred_signals import check_interrupt, shielded
+from kafkalog.files.deferred_signals import check_interrupt, pause, shielded
 from kafkalog.files.system import system
-from kafkalog.streaming.admin.nodes.reassign import rest
 from kafkalog.streaming.log.files import future_directory_name, parse_future_directory
 from kafkalog.streaming.log.log_dir import entries_of
 from kafkalog.streaming.log.swap import finish_swap
@@ -88,7 +87,7 @@ def move_folders(
         if len(moved) == len(left):
             return done
         copied = (rate or COPIED_BYTES) - room.left
-        rest(copied / rate - (system.monotonic() - begun) if rate else 0)
+        pause(max(0.0, copied / rate - (system.monotonic() - begun)) if rate else 0.0)
 
 
 def _left(

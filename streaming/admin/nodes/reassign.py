@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from kafkalog.checkpoints.voters import find_voters
 from kafkalog.errors import LogDirectoryError, OptionError, UnknownTopicOrPartitionError
-from kafkalog.files.deferred_signals import check_interrupt, shielded
+from kafkalog.files.deferred_signals import check_interrupt, pause, shielded
 from kafkalog.files.system import system
 from kafkalog.model import TopicPartition, said_there
 from kafkalog.streaming.admin.nodes.replicas import progress_of, replicas_of
@@ -49,7 +49,6 @@ __all__ = [
     "moves_of_topic",
     "parse_plan",
     "reassign",
-    "rest",
 ]
 
 
@@ -201,8 +200,6 @@ def check_moves(state: CommitState, moves: Iterable[Move]) -> None:
 # ----------------------------------------------------------------------------------------------
 
 _HOLDER: Final = "kafkalog reassign"
-_REST_SECONDS: Final = 0.25
-"""The longest rest between two looks whether somebody wants to interrupt."""
 
 
 class Moving(NamedTuple):
@@ -260,7 +257,7 @@ def reassign(
         if step.is_over or step.progress == earlier:
             return _moving(step.state, keys)
         earlier = step.progress
-        rest(step.rest_s)
+        pause(step.rest_s)
 
 
 @shielded
@@ -359,7 +356,7 @@ def _step(directories: Sequence[Path], wait_ms: int) -> _Step:
         copied, state = size - room.left, log_set.state
         is_over = not any(each.is_moving for _, each in replicas_of(state)) and not _left(log_set)
         progress = _progress(log_set)
-    seconds = copied / rate - (system.monotonic() - begun) if rate else 0.0
+    seconds = max(0.0, copied / rate - (system.monotonic() - begun)) if rate else 0.0
     return _Step(state, {*_moving_keys(before.newest)}, is_over, progress, seconds)
 
 
@@ -379,14 +376,6 @@ def _left(log_set: LogSet) -> bool:
     """Whether a node that is there has the folder of a partition that has moved away."""
     live = log_set.node.nodes()
     return any(node in live for _, each in replicas_of(log_set.state) for node in each.left)
-
-
-def rest(seconds: float) -> None:
-    """Rest, and be interrupted if somebody wants that."""
-    end = system.monotonic() + seconds
-    while (left := end - system.monotonic()) > 0:
-        check_interrupt()
-        system.sleep(min(left, _REST_SECONDS))
 
 
 def _started(state: CommitState, moves: Sequence[Move], rate: int | None) -> CommitState:
