@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 from rich.console import Console
 
+from kafkalog.files.system import start_thread_if_possible
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -108,7 +110,8 @@ def _in_thread(act: Callable[[], object]) -> Future[object]:
         except BaseException as error:  # noqa: BLE001 - it is raised where the result is asked for
             done.set_exception(error)
 
-    threading.Thread(target=run, daemon=True).start()
+    if not start_thread_if_possible(run):
+        run()
     return done
 
 

@@ -28,8 +28,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Self
 
 from kafkalog.errors import FencedMemberError, KafkaLogError, OptionError
-from kafkalog.files.deferred_signals import pause, shielded_part, start_thread_if_possible
-from kafkalog.files.system import system
+from kafkalog.files.deferred_signals import pause, shielded_part
+from kafkalog.files.system import start_thread_if_possible, system
 from kafkalog.streaming.groups.assignors import NO_GENERATION
 from kafkalog.streaming.groups.liveness import LOOK_S, Watch
 from kafkalog.streaming.groups.member_files import (

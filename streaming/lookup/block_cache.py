@@ -13,12 +13,11 @@ Source: LevelDB ``util/cache.cc``.
 
 from __future__ import annotations
 
-import os
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from kafkalog.files.system import remembered, system
+from kafkalog.files.system import forgotten_when_forked, remembered, system
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator
@@ -188,6 +187,7 @@ def _move(entry: Handle, head: Handle) -> None:
     head.prev.next = head.prev = entry
 
 
+@forgotten_when_forked
 class BlockCache:
     """Values by keys, each with a charge in bytes. Threads may share it."""
 
@@ -257,11 +257,3 @@ class BlockCache:
 def block_cache() -> BlockCache:
     """Return the cache of this process, which keeps nothing until it is given a capacity."""
     return remembered(BlockCache)
-
-
-def _forget_of_parent() -> None:
-    """Start a forked process with a cache of its own: a thread may have held a lock of this one."""
-    system.memory.pop(BlockCache, None)
-
-
-os.register_at_fork(after_in_child=_forget_of_parent)

@@ -38,7 +38,7 @@ from kafkalog.errors import LockTimeoutError, LogDirectoryError
 from kafkalog.files.closing import Closing
 from kafkalog.files.deferred_signals import check_interrupt
 from kafkalog.files.regular import create_exclusive, open_regular
-from kafkalog.files.system import remembered, system
+from kafkalog.files.system import forgotten_when_forked, remembered, system
 from kafkalog.streaming.store.file_systems import is_shared
 
 if TYPE_CHECKING:
@@ -318,6 +318,7 @@ def _held_by_broker(path: Path) -> LogDirectoryError:
     )
 
 
+@forgotten_when_forked
 class _Mutexes:
     """What keeps the threads of this process apart, for each directory by device and inode.
 
@@ -325,10 +326,6 @@ class _Mutexes:
     """
 
     def __init__(self) -> None:
-        self.begin()
-
-    def begin(self) -> None:
-        """Begin without any: a forked child does not have the threads that held some."""
         self._guard = system.lock()
         self._found: dict[tuple[int, int, str], Lock] = {}
 
@@ -348,7 +345,6 @@ class _Descriptors(set[int]):
             os.close(self.pop())
 
 
-os.register_at_fork(after_in_child=lambda: remembered(_Mutexes).begin())
 os.register_at_fork(after_in_child=lambda: remembered(_Descriptors).close())
 
 

@@ -24,7 +24,7 @@ import threading
 from typing import TYPE_CHECKING, Final, Generic, ParamSpec, Protocol, TypeVar
 
 from kafkalog.errors import KafkaLogError
-from kafkalog.files.system import system
+from kafkalog.files.system import start_thread_if_possible, system
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -43,7 +43,6 @@ __all__ = [
     "shielded_part",
     "shielded_rest",
     "shielded_step",
-    "start_thread_if_possible",
     "wait_until",
 ]
 
@@ -188,21 +187,6 @@ class _Steps(Generic[_T]):
         yield from ()
 
 
-def start_thread_if_possible(function: Callable[..., object], *args: object) -> bool:
-    """Start a thread; return whether that was possible.
-
-    It is not when the interpreter shuts down, from the end of the main thread on in Python 3.12,
-    nor where the system has no more threads to give.
-    """
-    try:
-        system.start_thread(function, args)
-    except RuntimeError as error:
-        if type(error) is RuntimeError and "thread" in str(error):
-            return False
-        raise
-    return True
-
-
 def pause(seconds: float) -> None:
     """Rest; in a shielded thread no longer than until the caller is interrupted.
 
@@ -309,7 +293,6 @@ class Shielded(Generic[_T]):
         locks until it ends.
         """
         try:
-            # One call: an interrupt within Thread.start may leave a thread that never runs.
             if not start_thread_if_possible(self._run):
                 self._run_in_caller()
             while not self._has_ended:

@@ -11,7 +11,7 @@ import numpy as np
 
 from kafkalog.files.regular import naming, open_regular
 from kafkalog.files.remote_path import RemotePath
-from kafkalog.files.system import remembered, system
+from kafkalog.files.system import forgotten_when_forked, remembered, system
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -223,15 +223,12 @@ class _Ahead(NamedTuple):
     coming: Future[Bytes]
 
 
+@forgotten_when_forked
 class _Threads:
     """What reads ahead, for all files that this process has open."""
 
     def __init__(self) -> None:
         self.pool = system.pool(2, "kafkalog-ahead")
-
-
-# A forked child does not have the threads.
-os.register_at_fork(after_in_child=lambda: system.memory.pop(_Threads, None))
 
 
 class _Known(NamedTuple):

@@ -33,19 +33,39 @@ __all__ = [
     "System",
     "ThreadPool",
     "failed_path",
+    "forgotten_when_forked",
     "once_per_process",
     "remembered",
     "said_of_file",
+    "start_thread_if_possible",
     "system",
 ]
 
 
 # ----------------------------------------------------------------------------------------------
-# A pool of threads that works while the interpreter shuts down, too.
+# Threads. All that a process of ours may have are started here: a lone one, or those of a pool.
+# The table in docs/architecture.md says of each who starts and ends it, and what an interrupt and a
+# fork do to it.
 
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
+
+
+def start_thread_if_possible(function: Callable[..., object], *args: object) -> bool:
+    """Start a thread; return whether that was possible.
+
+    It is not when the interpreter shuts down, from the end of the main thread on in Python 3.12,
+    nor where the system has no more threads to give.
+    """
+    try:
+        # One call: an interrupt within Thread.start may leave a thread that never runs.
+        system.start_thread(function, args)
+    except RuntimeError as error:  # Python 3.13 raises a kind of it at shutdown
+        if "thread" in str(error):
+            return False
+        raise
+    return True
 
 
 class ThreadPool(Executor):
@@ -150,9 +170,6 @@ class _Work:
 
 
 # ----------------------------------------------------------------------------------------------
-
-
-# ----------------------------------------------------------------------------------------------
 # Why a call of the system failed, and on which file.
 
 
@@ -231,7 +248,7 @@ class System:
         self.lock: Callable[[], threading.Lock] = threading.Lock
         self.start_thread: Callable[[Callable[..., object], tuple[Any, ...]], int]
         self.start_thread = start_new_thread
-        self.pool: Callable[[int, str], Executor] = _pool
+        self.pool: Callable[[int, str], Executor] = ThreadPool
         """Make a pool from the number of its threads and their name."""
         self.memory: dict[object, Any] = {}
         """What this process remembers, see :func:`remembered` and :func:`once_per_process`."""
@@ -241,6 +258,15 @@ def remembered(kind: type[_T]) -> _T:
     """Return the only object of a class that this process has; it is made when first asked for."""
     found: _T | None = system.memory.get(kind)
     return found if found is not None else system.memory.setdefault(kind, kind())
+
+
+def forgotten_when_forked(kind: type[_T]) -> type[_T]:
+    """Let a forked child begin without the :func:`remembered` object of a class.
+
+    It does not have the threads that this belongs to, or that held a lock of it at that moment.
+    """
+    os.register_at_fork(after_in_child=lambda: system.memory.pop(kind, None))
+    return kind
 
 
 def once_per_process(function: Callable[_P, None]) -> Callable[_P, None]:
@@ -280,11 +306,6 @@ def _mounts() -> str | None:
         return _MOUNTS.read_text("utf-8", "surrogateescape")
     except OSError:
         return None
-
-
-def _pool(threads: int, name: str) -> Executor:
-
-    return ThreadPool(threads, name)
 
 
 system: Final = System()

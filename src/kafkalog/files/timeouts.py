@@ -27,8 +27,13 @@ import logging
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
-from kafkalog.files.deferred_signals import current, run_as, start_thread_if_possible
-from kafkalog.files.system import remembered, system
+from kafkalog.files.deferred_signals import current, run_as
+from kafkalog.files.system import (
+    forgotten_when_forked,
+    remembered,
+    start_thread_if_possible,
+    system,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -53,6 +58,7 @@ class LeftBehind(BaseException):
     """Ends a thread that was left behind; nobody waits for it any more."""
 
 
+@forgotten_when_forked
 class _Stalled(dict["Path", list[str]]):
     """What to say of the folders in which calls of this process are still out."""
 

@@ -370,7 +370,11 @@ def _takes_locks(function: ast.FunctionDef) -> bool:
 
 
 def no_thread(*_: Any) -> int:
-    raise RuntimeError("can't create new thread at interpreter shutdown")
+    raise FinalizationError("can't create new thread at interpreter shutdown")
+
+
+class FinalizationError(RuntimeError):
+    """What Python 3.13 raises there; earlier ones raise a RuntimeError itself."""
 
 
 def test_where_no_thread_can_be_started_the_caller_does_the_work(

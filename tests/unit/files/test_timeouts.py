@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from contextlib import suppress
 from pathlib import Path
@@ -219,3 +220,14 @@ def test_what_nobody_takes_over_is_closed(call: Call) -> None:
 
 def test_a_handler_of_exceptions_does_not_keep_a_thread_that_was_left_behind() -> None:
     assert not issubclass(LeftBehind, Exception)
+
+
+def test_a_forked_child_leaves_no_folder_alone(call: Call) -> None:
+    """The call is out in its parent, and would never return to the child."""
+    run_with_timeout(stalling_once(call), [A, B], LIMIT_MS)
+    assert stalled(A) is not None
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if stalled(A) is None else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert stalled(A) is not None
