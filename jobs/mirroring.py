@@ -292,7 +292,7 @@ class Mirror:
     def _facts(self) -> dict[str, TopicFacts]:
         """Look at the topics of the source."""
         parsed = self.reading()
-        ends = EndOffsets.of(parsed, Subscription.of(parsed).selects).look()
+        ends = EndOffsets.of(parsed, Subscription.of(parsed).selects).look().offsets
         topics = {key.topic for key in ends}
         return FactsOfLogs(parsed.paths, topics).look(ends)
 

@@ -147,7 +147,7 @@ def report_partitions(log: str, topic: str, copy: DataFrame) -> list[PartitionRe
     copied = {partition: (size, end) for partition, size, end in per_partition.collect()}
     logs = topic_logs(log, topic)
     reports = []
-    for topic_partition, end in logs.look().items():
+    for topic_partition, end in logs.look().offsets.items():
         with logs.open(topic_partition) as partition_log:
             payload_bytes, copied_to = copied.get(topic_partition.partition, (0, 0))
             reports.append(

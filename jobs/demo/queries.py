@@ -149,13 +149,13 @@ class Demo:
         write_flights(Path(self.input), flights=self.flights, files=FILES)
         Path(self.log).mkdir(exist_ok=True)
         logs = topic_logs(self.log, TOPIC)
-        counts = not any(logs.look().values())  # what was there before would be no rate
+        counts = not any(logs.look().offsets.values())  # what was there before would be no rate
         appended = progress.add_task("flights → log", total=self.flights, counts=counts)
         archived = progress.add_task("log → Delta", total=self.flights, counts=counts)
         queries = {appended: self._start_ingest()}
         while True:
             ends_here = not queries[appended].isActive  # asked first: nothing is appended later
-            end = sum(logs.look().values())
+            end = sum(logs.look().offsets.values())
             # A query that names a topic wants to find it, and the first micro-batch makes it.
             if end > 0 and archived not in queries:
                 queries[archived] = self._start_archive()

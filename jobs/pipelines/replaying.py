@@ -139,7 +139,7 @@ class Replay:
         parsed.refuse_for_streaming()
         _refuse_other_range(parsed)
         logs = self._logs
-        ends = logs.look()
+        ends = logs.look().offsets
         Subscription.of(parsed).require_topics(logs.existing(), parsed.paths)
         for option, place in (("--from", self.since), ("--until", self.until)):
             if unknown := place.offsets.keys() - ends.keys():
@@ -147,7 +147,7 @@ class Replay:
 
     def partition_counts(self) -> dict[str, int]:
         """Return how many partitions each topic has."""
-        return partition_counts(self._logs.look())
+        return partition_counts(self._logs.look().offsets)
 
     def plan(self, piece: Piece, held: TargetState, ways: WaysOn) -> tuple[Piece, PlannedBatch]:
         """Decide what of a piece a target is to get, of which it holds so much.
@@ -279,7 +279,7 @@ class Replay:
     def _ends(self, logs: EndOffsets, reached: PartitionOffsets) -> dict[TopicPartition, int]:
         """Look where the range ends now, of which so much was played."""
         ends = {}
-        for key, end in logs.look(reached).items():
+        for key, end in logs.look(reached).offsets.items():
             ends[key] = min(self.until.offsets.get(key, end), end)
             if self.until.time_ms is not None:
                 ends[key] = _offset_at(logs, key, self.until.time_ms, end)

@@ -178,7 +178,7 @@ def ends_to_reach(options: ReadOptions) -> PartitionOffsets:
 
     if HAS_ADMISSION_CONTROL:
         return {}
-    return EndOffsets.of(options, Subscription.of(options).selects).look()
+    return EndOffsets.of(options, Subscription.of(options).selects).look().offsets
 
 
 def _ended_early(query: StreamingQuery, targets: PartitionOffsets) -> bool:

@@ -137,7 +137,7 @@ class Fetcher:
             at <= self._logs.ends.offsets.get(key, at) for key, at in positions.items()
         ):
             return
-        ends = self._logs.look(dict(positions))
+        ends = self._logs.look(dict(positions)).offsets
         for key, at in positions.items():
             if at > (end := ends.get(key, at)):
                 raise OffsetOutOfRangeError(
@@ -171,7 +171,7 @@ class Fetcher:
         at_hand = next((key for key, ahead in self._ahead.items() if ahead.rows is not None), None)
         if at_hand is not None:
             return at_hand
-        ends = self._logs.look(dict(positions))
+        ends = self._logs.look(dict(positions)).offsets
         planned = {key: each.end for key, each in self._ahead.items()}
         for key, divergence in self._loss(positions, planned).items():
             self._ahead.pop(key, None)
@@ -220,7 +220,7 @@ class Fetcher:
 
         def look_again() -> None:
             nonlocal end
-            end = self._logs.look({key: position}).get(key, end)
+            end = self._logs.look({key: position}).offsets.get(key, end)
 
         return self._retries.plan(
             lambda policy: self._plan_once(key, position, end, policy),
@@ -281,7 +281,7 @@ def beginnings(
     """
     wanted = {*first, *late}
     logs = EndOffsets.of(options, wanted.__contains__)
-    ends = logs.look()
+    ends = logs.look().offsets
     missing = sorted(wanted - ends.keys())
     if missing:
         raise UnknownTopicOrPartitionError(

@@ -244,7 +244,7 @@ class JoinedControl:
     ) -> list[LogSplit]:
         start = {key: begin for key, (begin, _) in ranges.items()}
         end = {key: stop for key, (_, stop) in ranges.items()}
-        found = self._logs.look(end)
+        found = self._logs.look(end).offsets
         held = {key: at for key, at in end.items() if found.get(key, at) < at}
         available = {**found, **{k: at for k, at in held.items() if self._logs.reaches(k, at)}}
         self._validator.note(end)
@@ -259,4 +259,4 @@ class JoinedControl:
         self._validator.keep_only(owned, {} if self._planned is None else self._planned[1])
         for key, at in owned.items():
             self._validator.add(key, at, batches.get(key))
-        return self._logs.look(owned)
+        return self._logs.look(owned).offsets

@@ -200,7 +200,7 @@ def plan_batch(options: ReadOptions, selection: Selection | None = None) -> list
     check = CompletenessCheck(logs, options, policy)
     look = partial(
         check.look,
-        logs.look,
+        lambda: logs.look().offsets,
         is_whole=lambda: not logs.ends.lost,
         concerns=lambda key: selection is None or selection.selects(key),
     )

@@ -13,22 +13,20 @@ from kafkalog.errors import DataLossError, KafkaLogError, UnknownTopicOrPartitio
 from kafkalog.files.deferred_signals import pause
 from kafkalog.files.system import system
 from kafkalog.model import many
-from kafkalog.streaming.records.compression import DEFAULT_LIMIT
 from kafkalog.streaming.source.loss import LossPolicy
 from kafkalog.streaming.store.ends.tiered import offset_of_time
 from kafkalog.streaming.store.ends.tracker import LogEndTracker
 from kafkalog.streaming.store.recovery.lost_partitions import NOTHING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from kafkalog.model import TopicPartition
-    from kafkalog.streaming.log.partition_log import PartitionLog
     from kafkalog.streaming.options.read_options import ReadOptions
     from kafkalog.streaming.source.offsets import PartitionOffsets
     from kafkalog.streaming.store.ends.rule import OffsetGap
     from kafkalog.streaming.store.ends.tiered import LogStart
-    from kafkalog.streaming.store.ends.tracker import Ends, Unread
+    from kafkalog.streaming.store.ends.tracker import Unread
     from kafkalog.streaming.store.recovery.lost_partitions import MissingParts
 
 
@@ -141,39 +139,8 @@ def _counted(gaps: Mapping[TopicPartition, OffsetGap]) -> tuple[str, str]:
 # ----------------------------------------------------------------------------------------------
 
 
-class EndOffsets:
-    """Follows the ends of the partitions that a query has chosen. Not thread safe, not picklable.
-
-    The options are those of :class:`~kafkalog.streaming.store.ends.tracker.LogEndTracker`.
-    ``max_decompressed_bytes`` bounds what batches that are searched for a timestamp hold.
-    """
-
-    def __init__(
-        self,
-        paths: Iterable[str],
-        selects: Callable[[TopicPartition], bool],
-        *,
-        to_log_end: bool = False,
-        committed_only: bool = False,
-        every_batch: bool = False,
-        around_damage: bool = False,
-        needs_majority: bool = True,
-        prefers_local: bool = False,
-        max_decompressed_bytes: int = DEFAULT_LIMIT,
-    ) -> None:
-        self.watch = LogEndTracker(
-            paths,
-            selects,
-            to_log_end=to_log_end,
-            committed_only=committed_only,
-            every_batch=every_batch,
-            around_damage=around_damage,
-            needs_majority=needs_majority,
-            prefers_local=prefers_local,
-        )
-        self._max_decompressed_bytes = max_decompressed_bytes
-        self.ends: Ends
-        """As of the last look."""
+class EndOffsets(LogEndTracker):
+    """Follows the ends of a query's partitions. Not thread safe, not picklable."""
 
     @classmethod
     def of(cls, options: ReadOptions, selects: Callable[[TopicPartition], bool]) -> EndOffsets:
@@ -190,90 +157,14 @@ class EndOffsets:
             max_decompressed_bytes=options.max_decompressed_bytes,
         )
 
-    def look(self, reached: PartitionOffsets | None = None) -> PartitionOffsets:
-        """Return the ends of the partitions now, in order of the partitions.
-
-        The very same value comes again as long as nothing changes. ``reached`` are offsets that the
-        query has come to already, see
-        :meth:`~kafkalog.streaming.store.ends.tracker.LogEndTracker.look`, which also says what is
-        raised.
-        """
-        self.ends = self.watch.look(reached)
-        return self.ends.offsets
-
     def report(self) -> None:
         """Say in numbers what the last look found beside the ends, where there is something."""
         damaged = [f"{key} at offset {end}" for key, end in self.ends.damaged.items()]
-        say_gaps(self.watch.unread(), self.ends.missing, damaged)
-
-    def reaches(self, topic_partition: TopicPartition, offset: int) -> bool:
-        """Whether a log goes up to an offset, be it known to be committed or not."""
-        return self.watch.reaches(topic_partition, offset)
-
-    def version(self, topic_partition: TopicPartition) -> object:
-        """Return what is the same as long as a log is; None for one that the last look lacked."""
-        return self.watch.version(topic_partition)
-
-    def is_stable(self, topic_partition: TopicPartition, offset: int) -> bool:
-        """Whether no transaction is open below an offset that a log reaches, if that matters."""
-        return self.watch.is_stable(topic_partition, offset)
-
-    def existing(self) -> Iterable[TopicPartition]:
-        """List all partitions that exist, chosen or not, as of the last look."""
-        return self.watch.existing()
-
-    def lacks_majority(self) -> bool:
-        """Whether more may be committed than the nodes know that the last look found."""
-        return self.watch.lacks_majority()
-
-    def missing_parts(self) -> MissingParts:
-        """Return what the commit state names and the last look did not find."""
-        return self.watch.missing_parts()
-
-    def ask_stores_again(self) -> None:
-        """Have the next look ask object stores, whatever is kept of an earlier listing."""
-        self.watch.ask_stores_again()
-
-    def topic_ids(self) -> Mapping[TopicPartition, str | None]:
-        """Return the ids of the partitions' topics, as of the last look; None for one without."""
-        return self.watch.topic_ids()
-
-    def is_changed_id(self, topic: str, before: str, now: str) -> bool:
-        """Whether a topic got another id and kept its records, as when directories change hands."""
-        return self.watch.is_changed_id(topic, before, now)
+        say_gaps(self.unread(), self.ends.missing, damaged)
 
     def topic_id(self, topic_partition: TopicPartition) -> str | None:
         """Return the id of a partition's topic, as of the last look; None if it has none."""
-        return self.watch.topic_ids().get(topic_partition)
-
-    def open(self, topic_partition: TopicPartition) -> PartitionLog:
-        """Open the log of a partition that the last look found.
-
-        Raises:
-            UnknownTopicOrPartitionError: it did not.
-        """
-        limit = self._max_decompressed_bytes
-        return self.watch.open(topic_partition, max_decompressed_bytes=limit)
-
-    def elsewhere(self, topic_partition: TopicPartition) -> bool:
-        """Look for another replica of a log that failed; returns whether there is one."""
-        return self.watch.elsewhere(topic_partition)
-
-    def log_start(self, topic_partition: TopicPartition) -> int:
-        """Return the first offset of a partition of the last look that was not deleted by now.
-
-        It may lie in a remote tier alone: :meth:`start_of`.
-        """
-        return self.start_of(topic_partition).offset
-
-    def start_of(self, topic_partition: TopicPartition) -> LogStart:
-        """Return where the log of a partition of the last look starts now, here and in a tier."""
-        try:
-            return self.watch.start_of(topic_partition)
-        except (KafkaLogError, OSError):
-            if not self.elsewhere(topic_partition):
-                raise
-            return self.start_of(topic_partition)
+        return self.topic_ids().get(topic_partition)
 
     def offset_of_time(self, topic_partition: TopicPartition, time_ms: int, end: int) -> int | None:
         """Return the offset of the first record of a time or later, to start at; None without one.

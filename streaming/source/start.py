@@ -235,7 +235,7 @@ def read_commits(
 
     directories = list(paths)
     logs = EndOffsets(directories, lambda key: key.topic == OFFSETS_TOPIC, to_log_end=to_log_end)
-    ends = logs.look()
+    ends = logs.look().offsets
     partition = TopicPartition(OFFSETS_TOPIC, partition_for_group(group, _count(ends)))
     if partition not in ends:
         raise OptionError(

@@ -214,7 +214,11 @@ class StreamControl:
         end: PartitionOffsets | None = None
         while True:
             self._pacer.before_look()
-            if end is None or self._limits.may_hold_back or self._logs.look() is not self.latest:
+            if (
+                end is None
+                or self._limits.may_hold_back
+                or self._logs.look().offsets is not self.latest
+            ):
                 end = self._next_end(start, take_all=take_all)
             self._note(start, end)
             if self.phase is Phase.AVAILABLE_NOW and end == start == self._targets:
@@ -305,7 +309,7 @@ class StreamControl:
     ) -> list[LogSplit]:
         # Offsets were decided by an earlier look, perhaps of an earlier run. They are held against
         # the logs as they are now; topic ids and log starts are those of this one look.
-        available = self._logs.look(end)
+        available = self._logs.look(end).offsets
         planned = self._waiting(end, available)
         stable = {key: at for key, at in planned.items() if self._logs.is_stable(key, at)}
         available = {**available, **stable}
@@ -444,7 +448,7 @@ class StreamControl:
     def _look(self, start: PartitionOffsets) -> PartitionOffsets:
         """Return the ends as of now, or ``start`` where the query waits for its end to come up."""
         first = not self.latest
-        self.latest = self._logs.look(start)
+        self.latest = self._logs.look(start).offsets
         if first:
             self._logs.report()
         waiting = self._waiting(start, self.latest)

@@ -110,7 +110,7 @@ def lag(path: str, offsets: str | Mapping[str, Mapping[str, int]]) -> dict[Topic
     read = from_json_text(offsets)
     topics = {key.topic for key in read}
     logs = EndOffsets(READABLE_PATHS.read(path), lambda key: key.topic in topics)
-    ends = logs.look(read)
+    ends = logs.look(read).offsets
     lost = [
         f"{key} from {at} to {ends[key]}"
         for key, at in sorted(read.items())

@@ -61,7 +61,7 @@ def kill_when(job: subprocess.Popen[bytes], reached: Callable[[], bool]) -> None
 
 def log_end(work: Path) -> int:
     log = work / "log"
-    return sum(topic_logs(str(log), TOPIC).look().values()) if log.is_dir() else 0
+    return sum(topic_logs(str(log), TOPIC).look().offsets.values()) if log.is_dir() else 0
 
 
 def delta_versions(work: Path) -> int:

@@ -73,7 +73,8 @@ def spans(copy: Path) -> Spans:
     plain = {topic.name for topic in TOPICS} - {"ended"}
     tail = EndOffsets([str(copy)], lambda key: key.topic in plain, to_log_end=True)
     return {
-        (key.topic, key.partition): (tail.log_start(key), end) for key, end in tail.look().items()
+        (key.topic, key.partition): (tail.log_start(key), end)
+        for key, end in tail.look().offsets.items()
     }
 
 

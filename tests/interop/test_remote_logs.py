@@ -205,10 +205,10 @@ def test_an_idle_query_lists_as_often_as_it_is_told_to(store: ObjectStore, big: 
     seldom = ReadOptions.parse(of_big(big, store) | {"storage.listInterval": "1h"})
     for options, expected in ((seldom, 0), (often, 1)):
         tail = EndOffsets(options.paths, lambda _: True)
-        ends = tail.look()
+        ends = tail.look().offsets
         assert ends == {TopicPartition("big", 0): 1536}
         store.requests.clear()
-        assert tail.look() == ends
+        assert tail.look().offsets == ends
         listings = [r for r in store.requests if "list-type" in r.path]
         assert (len(listings) > 0) == (expected > 0)
         assert len(listings) == len(store.requests)
@@ -221,12 +221,12 @@ def test_what_is_uploaded_later_is_found(store: ObjectStore, tmp_path: Path) -> 
         {"path": store.uri("grows"), "subscribe": "t", "storage.listInterval": "0"} | store.options
     )
     tail = EndOffsets(options.paths, lambda _: True)
-    assert tail.look() == {TopicPartition("t", 0): 3}
+    assert tail.look().offsets == {TopicPartition("t", 0): 3}
     # the active segment as a later copy of it has it, and one more
     write_indexed_segment(tmp_path / "t-0", 0, [([Row(b"1")], 0)] * 5)
     write_indexed_segment(tmp_path / "t-0", end + 2, [([Row(b"2")], 0)] * 2)
     store.upload(tmp_path, "grows")
-    assert tail.look() == {TopicPartition("t", 0): 7}
+    assert tail.look().offsets == {TopicPartition("t", 0): 7}
     rows = read_batch(path=store.uri("grows"), subscribe="t", **store.options)
     assert [row["value"] for row in rows] == [b"1"] * 5 + [b"2"] * 2
 
@@ -239,11 +239,11 @@ def test_a_segment_that_comes_after_its_commit_is_found(store: ObjectStore, tmp_
         {"path": store.uri("behind"), "subscribe": "t", "storage.listInterval": "0"} | store.options
     )
     tail = EndOffsets(options.paths, lambda _: True)
-    assert tail.look() == tail.look() == {TopicPartition("t", 0): end}
+    assert tail.look().offsets == tail.look().offsets == {TopicPartition("t", 0): end}
     write_indexed_segment(tmp_path / "later", end, [([Row(b"2")], 0)] * 2)
     store.upload(tmp_path / "later", "behind/t-0")
     tail.watch._logs._next_listing = 0
-    assert tail.look() == {TopicPartition("t", 0): end + 2}
+    assert tail.look().offsets == {TopicPartition("t", 0): end + 2}
 
 
 def test_what_seems_lost_is_looked_for_in_a_new_listing(
@@ -272,14 +272,14 @@ def test_a_file_that_the_next_listing_knows_otherwise_is_opened_anew(
     store.upload(tmp_path, "changes")
     options = ReadOptions.parse(of_big(store.uri("changes"), store))
     tail = EndOffsets(options.paths, lambda _: True)
-    assert tail.look() == {TopicPartition("t", 0): 3}
+    assert tail.look().offsets == {TopicPartition("t", 0): 3}
     write_indexed_segment(tmp_path / "t-0", 0, [([Row(b"1")], 0)] * 5)
     store.upload(tmp_path, "changes")
-    assert tail.look() == {TopicPartition("t", 0): 3}
+    assert tail.look().offsets == {TopicPartition("t", 0): 3}
     root = options.paths[0]
     assert isinstance(root, RemoteRoot)
     open_store(root).forget_listing()
-    assert tail.look() == {TopicPartition("t", 0): 5}
+    assert tail.look().offsets == {TopicPartition("t", 0): 5}
 
 
 # What failure says

@@ -94,7 +94,7 @@ class Follower:
     def look(self) -> None:
         """Read what is new, and check it."""
         found: list[str] = []
-        for key, end in self._tail.look().items():
+        for key, end in self._tail.look().offsets.items():
             start = self._positions.get(key, 0)
             with self._tail.open(key) as log:
                 values = _read(log, start, end, self._decoder)

@@ -505,7 +505,7 @@ def visible() -> Contents:
 def _contents(*, log_end: bool) -> Contents:
     tail = EndOffsets([str(LOG_DIR)], lambda _: True, to_log_end=log_end)
     found = {}
-    for key, end in tail.look().items():
+    for key, end in tail.look().offsets.items():
         with tail.open(key) as log:
             found[key] = _values(log, end)
     return {key: values for key, values in found.items() if values}

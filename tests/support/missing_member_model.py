@@ -339,7 +339,7 @@ def _current(world: _World, known: int, *, sees_all: bool) -> tuple[str, ...]:
 def _seen() -> _Seen | None:
     """Read as a query does; None if it is told of a loss."""
     logs = EndOffsets([str(folder) for folder in _FOLDERS], lambda _: True)
-    ends = logs.look()
+    ends = logs.look().offsets
     if logs.missing_parts().is_loss or logs.ends.lost:
         return None
     found = {}

@@ -597,7 +597,7 @@ def _visible() -> _Rows:
     """Read as a query does."""
     tail = EndOffsets([str(_LOG_DIR)], lambda _: True)
     found = {}
-    for key, end in tail.look().items():
+    for key, end in tail.look().offsets.items():
         with tail.open(key) as log:
             found[key.partition] = _values(log, end)
     return _whole(found)

@@ -181,6 +181,7 @@ class LogEndTracker:
         around_damage: bool = False,
         needs_majority: bool = True,
         prefers_local: bool = False,
+        max_decompressed_bytes: int = DEFAULT_LIMIT,
     ) -> None:
         """Look at nothing yet.
 
@@ -193,6 +194,7 @@ class LogEndTracker:
             around_damage: whether damage hides neither last stable offset nor times of records.
             needs_majority: whether too few nodes of a replicated set are an error.
             prefers_local: whether replicas on a local file system come before their leaders.
+            max_decompressed_bytes: what batches hold at most that are searched for a timestamp.
         """
         self._log_dirs = LogDirs(paths, prefers=is_local if prefers_local else is_any)
         self._selects = selects
@@ -201,6 +203,9 @@ class LogEndTracker:
         self._every_batch = every_batch
         self._around_damage = around_damage
         self._needs_majority = needs_majority
+        self._max_decompressed_bytes = max_decompressed_bytes
+        self.ends: Ends
+        """As of the last look."""
         self._begin()
 
     def _begin(self) -> None:
@@ -235,6 +240,10 @@ class LogEndTracker:
             CorruptRecordError: bytes of the log that cannot be walked over.
             DataLossError: a loss of power has taken committed records.
         """
+        self.ends = self._look(reached)
+        return self.ends
+
+    def _look(self, reached: Offsets | None = None) -> Ends:
         if self._is_amid:
             self._begin()
         self._is_amid = True
@@ -514,7 +523,7 @@ class LogEndTracker:
         log = self._logs.by_partition.get(topic_partition)
         if log is None or not self._avoid(log.where.log_dir):
             return False
-        self.look()
+        self._look()
         found = self._logs.by_partition.get(topic_partition)
         return found is not None and found.where != log.where
 
@@ -553,12 +562,8 @@ class LogEndTracker:
             raise failed
         return False
 
-    def open(
-        self, topic_partition: TopicPartition, *, max_decompressed_bytes: int = DEFAULT_LIMIT
-    ) -> PartitionLog:
+    def open(self, topic_partition: TopicPartition) -> PartitionLog:
         """Open the log of a partition that the last look found.
-
-        ``max_decompressed_bytes`` bounds what batches that are searched for a timestamp hold.
 
         Raises:
             UnknownTopicOrPartitionError: it did not.
@@ -573,7 +578,7 @@ class LogEndTracker:
             topic_partition,
             said_start(self._said(log), log.seen.end),
             around_damage=self._around_damage,
-            max_decompressed_bytes=max_decompressed_bytes,
+            max_decompressed_bytes=self._max_decompressed_bytes,
             may_overlap=self._to_log_end,
             replica=log.where.stamp,
         )
@@ -596,8 +601,13 @@ class LogEndTracker:
 
     def start_of(self, topic_partition: TopicPartition) -> LogStart:
         """Return where the log of a partition of the last look starts now, here and in a tier."""
-        with self.open(topic_partition) as log:
-            first = log.log_start_offset
+        try:
+            with self.open(topic_partition) as log:
+                first = log.log_start_offset
+        except (KafkaLogError, OSError):
+            if not self.elsewhere(topic_partition):
+                raise
+            return self.start_of(topic_partition)
         seen = self._logs.by_partition[topic_partition]
         return LogStart(self._marks.start_of_log(seen.where, seen.topic_id, first), first)
 

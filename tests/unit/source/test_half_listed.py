@@ -35,4 +35,4 @@ def test_a_batch_that_is_committed_during_the_listing_is_seen_in_all_partitions(
         shutil.copytree(whole, halfway, dirs_exist_ok=True)
 
     monkeypatch.setattr(LogEndTracker, "_take_listing", listed)
-    assert {str(key): end for key, end in tail.look().items()} == {"t-0": 1, "t-1": 1}
+    assert {str(key): end for key, end in tail.look().offsets.items()} == {"t-0": 1, "t-1": 1}

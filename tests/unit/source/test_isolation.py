@@ -125,13 +125,13 @@ def test_the_end_moves_when_the_oldest_transaction_ends(to_log_end: bool, tmp_pa
     broker = BrokerLog(folder)
     broker.play([("plain", 8), ("send", 7), ("plain", 8)])
     tail = EndOffsets([str(tmp_path)], lambda _: True, to_log_end=to_log_end, committed_only=True)
-    assert tail.look() == {T0: 2}
-    assert tail.look() == {T0: 2}
+    assert tail.look().offsets == {T0: 2}
+    assert tail.look().offsets == {T0: 2}
     append_batch(folder / f"{0:020d}.log", producer_batch(6, 1, 9) + marker(7, 7, COMMIT))
-    assert tail.look() == {T0: 6}
-    assert tail.look() == {T0: 6}
+    assert tail.look().offsets == {T0: 6}
+    assert tail.look().offsets == {T0: 6}
     append_batch(folder / f"{0:020d}.log", marker(8, 9, ABORT))
-    assert tail.look() == {T0: 9}
+    assert tail.look().offsets == {T0: 9}
 
 
 @pytest.mark.long
@@ -154,5 +154,5 @@ def test_the_high_watermark_bounds_the_last_stable_offset(tmp_path: Path) -> Non
     tail = EndOffsets([str(tmp_path)], lambda _: True, committed_only=True)
     for high_watermark, expected in [(2, 2), (4, 2), (5, 5)]:
         write_checkpoint(tmp_path, HIGH_WATERMARK, {"t-0": high_watermark})
-        assert tail.look() == {T0: expected}
+        assert tail.look().offsets == {T0: expected}
         assert dict(tail.ends.unread) == ({T0: (high_watermark, 5)} if high_watermark < 5 else {})

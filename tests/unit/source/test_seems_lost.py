@@ -99,7 +99,7 @@ def test_what_a_commit_appends_to_a_bare_copy_during_a_look_is_not_committed(
         return find(self)
 
     monkeypatch.setattr(LogEndTracker, "_find_ends", begun)
-    assert EndOffsets([str(tmp_path)], lambda _: True).look() == {T0: 5}
+    assert EndOffsets([str(tmp_path)], lambda _: True).look().offsets == {T0: 5}
 
 
 def test_a_batch_that_ends_before_a_loss_by_time_reads_what_is_there(tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ def tail_of(*paths: Path, to_log_end: bool = False) -> EndOffsets:
 
 
 def ends(tail: EndOffsets) -> dict[str, int]:
-    return {str(key): end for key, end in tail.look().items()}
+    return {str(key): end for key, end in tail.look().offsets.items()}
 
 
 def put_state(directory: Path, sequence: int, high_watermark: int | None) -> None:
@@ -145,7 +145,7 @@ def test_a_new_segment_is_found(log: Path) -> None:
     tail = tail_of(log)
     assert ends(tail) == {"t-0": 10}
     write_segment(log / "t-0", 10, batch_bytes(10, rows(3)))
-    tail.watch._logs._next_listing = 0
+    tail._logs._next_listing = 0
     assert ends(tail) == {"t-0": 13}
 
 
@@ -264,7 +264,7 @@ def test_a_segment_that_a_mirror_copies_after_the_checkpoint_is_found(log: Path,
         write_checkpoint(log, HIGH_WATERMARK, {"t-0": 13})
     assert ends(tail) == ends(tail) == {"t-0": 10}
     write_segment(log / "t-0", 10, batch_bytes(10, rows(3)))
-    tail.watch._logs._next_listing = 0
+    tail._logs._next_listing = 0
     assert ends(tail) == {"t-0": 13}
 
 

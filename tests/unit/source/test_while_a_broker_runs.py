@@ -119,7 +119,7 @@ def rows_of(partition: int, count: int, topic_id: str) -> list[tuple[int, int, b
 
 def ends(*logs: Path, to_log_end: bool = False) -> dict[str, int]:
     tail = EndOffsets(map(str, logs), lambda _: True, to_log_end=to_log_end)
-    return {str(key): end for key, end in tail.look().items()}
+    return {str(key): end for key, end in tail.look().offsets.items()}
 
 
 def test_of_a_partition_that_its_directorys_checkpoint_does_not_name_nothing_is_committed(
@@ -139,7 +139,7 @@ def test_of_a_partition_that_its_directorys_checkpoint_does_not_name_nothing_is_
 def test_krafts_own_log_is_named_in_no_checkpoint_and_read_when_it_is_named(log: Path) -> None:
     make_topic(log, 3, name="__cluster_metadata")
     tail = EndOffsets([str(log / "__cluster_metadata-0")], lambda _: True)
-    assert tail.look() == {TopicPartition("__cluster_metadata", 0): 3}
+    assert tail.look().offsets == {TopicPartition("__cluster_metadata", 0): 3}
 
 
 def test_a_partition_that_our_commit_state_names_needs_no_line_in_the_checkpoint(log: Path) -> None:

@@ -212,9 +212,9 @@ def test_a_reader_that_has_begun_before_a_set_is_upgraded_sees_what_is_written_a
 ) -> None:
     found = EarlierSet.unpacked("two-directories", tmp_path)
     followed = EndOffsets(found.directories, lambda _: True)
-    before = followed.look()
+    before = followed.look().offsets
     found.write(found.next_batch)
-    after = followed.look()
+    after = followed.look().offsets
     assert after.keys() == before.keys()
     ends = {key: stands.high_watermark for key, stands in partitions_of(found).items()}
     assert {(*key,): end for key, end in after.items()} == ends

@@ -91,7 +91,7 @@ def zero(path: Path, start: int, size: int) -> None:
 
 
 def look(folder: Path) -> dict[TopicPartition, int]:
-    return EndOffsets([str(folder)], lambda _: True).look()
+    return EndOffsets([str(folder)], lambda _: True).look().offsets
 
 
 def test_the_state_keeps_how_far_logs_are_durable(tmp_path: Path, boots: list[str]) -> None:

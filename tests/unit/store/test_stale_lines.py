@@ -107,7 +107,7 @@ def test_a_partition_that_is_added_to_a_recreated_topic_is_not_taken_for_the_ear
     for number, folder in enumerate(directories, start=1):
         add_folder(folder, TopicPartition("t", number), beside=first)
     tail = EndOffsets([str(folder) for folder in directories], lambda _: True)
-    assert list(tail.look().values()) == [1, 0, 0]
+    assert list(tail.look().offsets.values()) == [1, 0, 0]
     assert tail.ends.missing == {}
     added = rows(["b", "c"], partitions=[1, 2])
     Writer(*directories, name="c", topic="t").write(0, added)
@@ -166,9 +166,9 @@ def test_a_log_whose_start_lies_above_its_end_is_neither_read_nor_appended_to(
 def test_a_log_that_is_emptied_up_to_its_end_is_read_and_appended_to(tmp_path: Path) -> None:
     Writer(tmp_path, topic="t").write(0, rows(["a", "b"]))
     write_offset_checkpoint(tmp_path, LOG_START_OFFSET, {T0: 2})
-    assert EndOffsets([str(tmp_path)], lambda _: True).look() == {T0: 2}
+    assert EndOffsets([str(tmp_path)], lambda _: True).look().offsets == {T0: 2}
     Writer(tmp_path, name="another", topic="t").write(0, rows(["c"]))
-    assert EndOffsets([str(tmp_path)], lambda _: True).look() == {T0: 3}
+    assert EndOffsets([str(tmp_path)], lambda _: True).look().offsets == {T0: 3}
 
 
 @pytest.mark.parametrize("act", [recover, hand_over, take_over])
@@ -203,7 +203,7 @@ def test_recovery_resets_a_start_above_the_end_if_it_is_told_to(tmp_path: Path) 
     assert "500" in told
     assert "t-0" in told
     assert read_offset_checkpoint(tmp_path, LOG_START_OFFSET) == {U0: 1}
-    assert EndOffsets([str(tmp_path)], lambda _: True).look() == {T0: 2}
+    assert EndOffsets([str(tmp_path)], lambda _: True).look().offsets == {T0: 2}
     writer.write(1, rows(["c"]))
     assert values_of(writer.directories, "t") == {0: ["a", "b", "c"]}
 

@@ -42,14 +42,14 @@ def started(logs: EndOffsets, default: int = LATEST, /, **given: str) -> dict[To
     chosen = options(**given)
     return resolve_start(
         starting_bound(chosen, default=default),
-        logs.look(),
+        logs.look().offsets,
         logs,
         when_none=chosen.starting_timestamp_strategy,
     )
 
 
 def ended(logs: EndOffsets, **given: str) -> dict[TopicPartition, int]:
-    return dict(resolve_end(batch_bounds(options(**given))[1], logs.look(), logs))
+    return dict(resolve_end(batch_bounds(options(**given))[1], logs.look().offsets, logs))
 
 
 def test_words_are_read_in_any_case(logs: EndOffsets) -> None:
@@ -88,7 +88,7 @@ def test_words_of_topics_stand_beside_numbers_of_partitions(tmp_path: Path) -> N
 
 
 def looked(logs: EndOffsets) -> tuple[dict[TopicPartition, int], EndOffsets]:
-    return logs.look(), logs
+    return logs.look().offsets, logs
 
 
 def test_words_of_topics_are_held_to_the_rules_of_batches() -> None:
@@ -145,9 +145,9 @@ def test_the_more_precise_option_counts_and_the_others_are_not_looked_at(
 
 def test_an_end_falls_back_to_the_latest(logs: EndOffsets) -> None:
     _, end = batch_bounds(options(endingTimestamp="1070"))
-    assert resolve_end(end, logs.look(), logs) == {T0: 7, T1: 3}
+    assert resolve_end(end, logs.look().offsets, logs) == {T0: 7, T1: 3}
     _, end = batch_bounds(options(endingOffsets='{"t":{"0":4,"1":-1}}'))
-    assert resolve_end(end, logs.look(), logs) == {T0: 4, T1: 3}
+    assert resolve_end(end, logs.look().offsets, logs) == {T0: 4, T1: 3}
 
 
 def test_what_may_mean_other_offsets_later_is_known() -> None:
@@ -216,6 +216,6 @@ def test_a_record_that_is_not_committed_has_no_timestamp_yet(
 ) -> None:
     write_checkpoint(tmp_path, "replication-offset-checkpoint", {"t-0": 5, "t-1": 3})
     ending = batch_bounds(options(endingTimestamp="1070"))[1]
-    assert resolve_end(ending, logs.look(), logs) == {T0: 5, T1: 3}
+    assert resolve_end(ending, logs.look().offsets, logs) == {T0: 5, T1: 3}
     later = started(logs, startingTimestamp="1070", startingOffsetsByTimestampStrategy="latest")
     assert later == {T0: 5, T1: 3}

@@ -93,34 +93,36 @@ def test_limits_on_partitions_cut_by_offsets_as_spark_does(logs: EndOffsets) -> 
 def test_a_new_partition_is_read_from_its_log_start(
     logs: EndOffsets, caplog: pytest.LogCaptureFixture
 ) -> None:
-    ranges = readable_ranges({}, {T0: 40}, logs.look(), logs, FAIL)
+    ranges = readable_ranges({}, {T0: 40}, logs.look().offsets, logs, FAIL)
     assert ranges == [OffsetRange(T0, 0, 40)]
     with pytest.raises(
         DataLossError, match=r"ADDED_PARTITION_DOES_NOT_START_FROM_OFFSET_ZERO\] .*t-1 at 3"
     ):
-        readable_ranges({}, {T1: 10}, logs.look(), logs, FAIL)
+        readable_ranges({}, {T1: 10}, logs.look().offsets, logs, FAIL)
     with caplog.at_level(logging.WARNING, "kafkalog"):
-        assert readable_ranges({}, {T1: 10}, logs.look(), logs, WARN) == [OffsetRange(T1, 3, 10)]
+        assert readable_ranges({}, {T1: 10}, logs.look().offsets, logs, WARN) == [
+            OffsetRange(T1, 3, 10)
+        ]
     assert "t-1 at 3" in caplog.text
 
 
 def test_a_partition_that_is_gone_is_a_loss(logs: EndOffsets) -> None:
     with pytest.raises(DataLossError, match=r"KAFKA_DATA_LOSS.PARTITIONS_DELETED\].*t-2 from 7"):
-        readable_ranges({T0: 5, T2: 7}, {T0: 9}, logs.look(), logs, FAIL)
-    ranges = readable_ranges({T0: 5, T2: 7}, {T0: 9}, logs.look(), logs, WARN)
+        readable_ranges({T0: 5, T2: 7}, {T0: 9}, logs.look().offsets, logs, FAIL)
+    ranges = readable_ranges({T0: 5, T2: 7}, {T0: 9}, logs.look().offsets, logs, WARN)
     assert ranges == [OffsetRange(T0, 5, 9)]
 
 
 def test_a_new_partition_that_is_gone_again_is_a_loss(logs: EndOffsets) -> None:
     with pytest.raises(DataLossError, match=r"INITIAL_OFFSET_NOT_FOUND_FOR_PARTITIONS.* t-2"):
-        readable_ranges({}, {T2: 9}, logs.look(), logs, FAIL)
-    assert readable_ranges({}, {T2: 9}, logs.look(), logs, WARN) == []
+        readable_ranges({}, {T2: 9}, logs.look().offsets, logs, FAIL)
+    assert readable_ranges({}, {T2: 9}, logs.look().offsets, logs, WARN) == []
 
 
 def test_a_partition_that_is_deleted_while_a_batch_is_planned_is_a_loss(
     logs: EndOffsets, log: Path
 ) -> None:
-    available = logs.look()
+    available = logs.look().offsets
     shutil.rmtree(log / "t-0")
     with pytest.raises(DataLossError, match=r"PARTITIONS_DELETED\].*t-0 from 7"):
         readable_ranges({T0: 7}, {T0: 9}, available, logs, FAIL)
@@ -135,29 +137,29 @@ def test_an_end_that_went_back_is_a_loss(logs: EndOffsets) -> None:
     with pytest.raises(
         DataLossError, match=r"PARTITION_OFFSET_CHANGED.*t-0 from 9 to 4.*failOnDataLoss"
     ):
-        readable_ranges({T0: 9}, {T0: 4}, logs.look(), logs, FAIL)
-    assert readable_ranges({T0: 9}, {T0: 4}, logs.look(), logs, WARN) == []
+        readable_ranges({T0: 9}, {T0: 4}, logs.look().offsets, logs, FAIL)
+    assert readable_ranges({T0: 9}, {T0: 4}, logs.look().offsets, logs, WARN) == []
 
 
 def test_offsets_below_the_log_start_are_a_loss(logs: EndOffsets) -> None:
     with pytest.raises(
         DataLossError, match=r"COULD_NOT_READ_OFFSET_RANGE\] .*t-1: the 2 offsets \[1, 3\)"
     ):
-        readable_ranges({T1: 1}, {T1: 8}, logs.look(), logs, FAIL)
-    ranges = readable_ranges({T1: 1}, {T1: 8}, logs.look(), logs, WARN)
+        readable_ranges({T1: 1}, {T1: 8}, logs.look().offsets, logs, FAIL)
+    ranges = readable_ranges({T1: 1}, {T1: 8}, logs.look().offsets, logs, WARN)
     assert ranges == [OffsetRange(T1, 3, 8)]
-    assert readable_ranges({T1: 0}, {T1: 2}, logs.look(), logs, WARN) == []
+    assert readable_ranges({T1: 0}, {T1: 2}, logs.look().offsets, logs, WARN) == []
 
 
 def test_offsets_beyond_what_is_committed_are_a_loss(logs: EndOffsets) -> None:
     with pytest.raises(DataLossError, match=r"t-1: the 5 offsets \[10, 15\) cannot be read"):
-        readable_ranges({T1: 4}, {T1: 15}, logs.look(), logs, FAIL)
-    ranges = readable_ranges({T1: 4}, {T1: 15}, logs.look(), logs, WARN)
+        readable_ranges({T1: 4}, {T1: 15}, logs.look().offsets, logs, FAIL)
+    ranges = readable_ranges({T1: 4}, {T1: 15}, logs.look().offsets, logs, WARN)
     assert ranges == [OffsetRange(T1, 4, 10)]
 
 
 def test_equal_start_and_end_is_nothing_to_read(logs: EndOffsets) -> None:
-    assert readable_ranges({T1: 4}, {T1: 4}, logs.look(), logs, FAIL) == []
+    assert readable_ranges({T1: 4}, {T1: 4}, logs.look().offsets, logs, FAIL) == []
 
 
 def test_a_partition_deleted_while_it_is_planned_is_a_loss(log: Path, logs: EndOffsets) -> None:
@@ -180,7 +182,7 @@ def test_retention_while_a_loss_is_described_is_no_failure_of_its_own(
 ) -> None:
     first, second = (log / "t-0" / f"{base:020d}.log" for base in (0, 50))
     write_segment(log / "t-0", 100, batch_bytes(100, [Row()] * 5))
-    ends = logs.look()
+    ends = logs.look().offsets
     first.unlink()
     slices = partition_log.slice_segment
 
