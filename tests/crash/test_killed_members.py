@@ -6,14 +6,18 @@ import os
 import signal
 import subprocess
 import sys
+import time
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
 from tests.support.consuming import consumer, keep_groups_small, output, positions, table, written
 
+from kafkalog.errors import KafkaLogError
 from kafkalog.streaming.api import append
 from kafkalog.streaming.groups.group_commits import GroupCommits
 from kafkalog.streaming.groups.rebalance import GroupRecord
+from kafkalog.streaming.store.locks import DirectoryLocks
 from kafkalog.streaming.store.policy import SetPolicy
 
 if TYPE_CHECKING:
@@ -70,6 +74,17 @@ def copy_rest(folder: Path, reader: Consumer) -> None:
             append(folder, "out", output(rows), consumer=reader)
 
 
+def hurt(member: subprocess.Popen[str], how: signal.Signals, folder: Path) -> None:
+    """Kill a member, or stop it while it does not commit: it would keep the locks."""
+    os.kill(member.pid, how)
+    while how == signal.SIGSTOP:
+        with suppress(KafkaLogError), DirectoryLocks([folder], holder="a test", timeout_ms=0):
+            return
+        os.kill(member.pid, signal.SIGCONT)
+        time.sleep(0.01)
+        os.kill(member.pid, how)
+
+
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
 def test_partitions_of_a_member_that_is_gone_move_and_each_row_is_there_once(
     folder: Path, how: signal.Signals
@@ -80,7 +95,7 @@ def test_partitions_of_a_member_that_is_gone_move_and_each_row_is_there_once(
             assert each.stdout is not None
             while each.stdout.readline().strip() == "joins":
                 pass
-        os.kill(members[0].pid, how)
+        hurt(members[0], how, folder)
         with consumer(folder, options={"kafka.heartbeat.interval.ms": 100}) as reader:
             copy_rest(folder, reader)
         if how == signal.SIGSTOP:
