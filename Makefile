@@ -40,7 +40,7 @@ kills: env ## Kill writers at every call that changes a file, at random a thousa
 	    tests/crash/test_sink_kill_walk.py tests/crash/test_fault_walk.py tests/crash/test_kill_campaign.py \
 	    tests/crash/test_retention_killed.py tests/crash/test_compaction_killed.py \
 	    tests/crash/test_compaction_rounds_killed.py tests/crash/test_topics_killed.py \
-	    tests/crash/test_upgrade_walk.py tests/crash/test_salvage_walk.py \
+	    tests/crash/test_salvage_walk.py \
 	    tests/crash/test_copied_bounds_killed.py tests/crash/test_replicas_walk.py \
 	    tests/crash/test_sink_query_killed.py tests/crash/test_cluster_killed.py \
 	    tests/interop/test_handover_after_crashes.py tests/interop/test_compaction_killed_broker.py

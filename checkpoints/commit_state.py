@@ -527,9 +527,8 @@ class CommitState:
     published it. ``previous`` is the ``commit_id`` before, kept of a replicated set: it tells nodes
     that have made another commit in its place. ``metadata_end`` is where a cluster's metadata ended
     when the settings of topics were taken from it. ``handed_to`` is the cluster that a replicated
-    set was handed over to, "" of one that is ours. ``version`` is that of the format it was read
-    in: format 1 knew neither log starts nor leader epochs. ``snapshot`` is the one that it was read
-    with, None of a state that one file holds.
+    set was handed over to, "" of one that is ours. ``snapshot`` is the one that it was read with,
+    None of a state that one file holds.
     """
 
     sequence: int
@@ -548,7 +547,6 @@ class CommitState:
     controller: str = ""
     previous: str = ""
     handed_to: str = ""
-    version: int = field(default=FORMAT_VERSION, compare=False)
     snapshot: StateSnapshot | None = field(default=None, compare=False, repr=False)
 
     @property
@@ -585,14 +583,13 @@ class CommitState:
         return {member: node.node_id for node in self.nodes for member in node.member_ids}
 
     @property
-    def rank(self) -> tuple[int, int, int, int]:
+    def rank(self) -> tuple[int, int, int]:
         """What the newest of several copies has most of.
 
         Of those with one sequence number, a controller may have written one again, under its own
-        epoch; one with more members is a copy that invites a directory into the set, and one of an
-        earlier format was not written again yet.
+        epoch; one with more members is a copy that invites a directory into the set.
         """
-        return self.sequence, self.controller_epoch, -len(self.member_ids), self.version
+        return self.sequence, self.controller_epoch, -len(self.member_ids)
 
     def following(
         self,

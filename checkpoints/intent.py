@@ -224,11 +224,10 @@ def load_intent(directory: Path) -> Intent | None:
     if sealed is None:
         return None
     try:
-        if sealed.version > 1:
-            head = _HEAD if sealed.version < REPLICATED_VERSION else _REPLICATED_HEAD
-            _check_epoch(sealed.lines[0], is_replicated=sealed.version >= REPLICATED_VERSION)
-            for number, line in numbered(sealed.lines):
-                check_fields(path, number, line, head if number == 2 else _PARTITION)
+        head = {FORMAT_VERSION: _HEAD, REPLICATED_VERSION: _REPLICATED_HEAD}[sealed.version]
+        _check_epoch(sealed.lines[0], is_replicated=sealed.version >= REPLICATED_VERSION)
+        for number, line in numbered(sealed.lines):
+            check_fields(path, number, line, head if number == 2 else _PARTITION)
         return _parse(sealed.lines)
     except (AttributeError, LookupError, TypeError, ValueError, InvalidTopicError) as error:
         fault = f"{path} holds what no release of kafkalog has written: {error!r}"

@@ -25,10 +25,10 @@ disk. A partition that is not named there is durable up to its log end.
 ``clusterEpochs`` are those of the partitions whose epoch a cut has raised: what it was before.
 ``boot`` is the run of the machine that the rest was left to, where there is any.
 ``metadataEnd`` is up to where a cluster's metadata was read for the settings of topics, if it was.
-``versions`` are the last ones of batch writes, which count for each topic by itself; a writer
-``app:<txnAppId>``, of an earlier release, counts for all topics. ``query`` is the streaming query
-that wrote to the topic last. ``origins`` are the topics that its records were copied from, by the
-job that copies: the next offset of each partition, base offset and CRC of the last batch below it.
+``versions`` are the last ones of batch writes, which count for each topic by itself. ``query`` is
+the streaming query that wrote to the topic last. ``origins`` are the topics that its records were
+copied from, by the job that copies: the next offset of each partition, base offset and CRC of the
+last batch below it.
 ``time`` is when that was noted last, of what is forgotten as a writer is.
 ``expired`` is when a commit has first found that a writer has expired.
 
@@ -61,13 +61,6 @@ commit writes another one; the last one but one is removed then.
 **Versions.** What a state holds decides in which version it is written. A field or a line that is
 not known is refused: to pass over it would mean to lose it with the next commit. So a release that
 adds one raises the version, for the sets that have need of it, and is given to readers first.
-
-**Format 1** is read, and written no more. It has ``highWatermarks``, one number for each partition,
-which is its log end too, in place of ``partitions``; ``key``, which is ``:<name>`` for a topic
-without an id, in place of ``id``; no ``controllerEpoch``; and passes over what it does not know.
-``expiration`` may be missing, and is Kafka's default then. Log starts and leader epochs come from
-Kafka's checkpoints when such a state is first written again, see
-:mod:`kafkalog.streaming.store.recovery.partition_states`.
 """
 
 from __future__ import annotations
@@ -82,7 +75,6 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from kafkalog.checkpoints.commit_state import (
     CHANGES_VERSION,
-    DEFAULT_EXPIRATION_MS,
     FORMAT_VERSION,
     REPLICATED_VERSION,
     SNAPSHOT,
@@ -468,13 +460,8 @@ def names_nodes(directory: Path) -> bool:
 
 
 def _parse(path: Path, sealed: Sealed) -> CommitState:
-    lines = sealed.lines
-    if sealed.version == 1:
-        lines = [_of_format_1(line) for line in lines]
-    else:
-        _check_known(path, lines, sealed.version)
-    head, *others = lines
-    snapshot = None
+    _check_known(path, sealed.lines, sealed.version)
+    head, *others = sealed.lines
     topics: dict[str, TopicState] = {}
     writers: dict[str, WriterState] = {}
     deleted: dict[str, DeletedTopic] = {}
@@ -488,17 +475,7 @@ def _parse(path: Path, sealed: Sealed) -> CommitState:
             _add(deleted, _parse_key(name, line["id"]), gone)
         else:
             _add(writers, text(line["writer"]), parse_writer(line))
-    if sealed.version == CHANGES_VERSION:
-        given = (text(head[name]) for name in ("snapshot", "crc", "set"))
-        snapshot = _load_snapshot(path.parent, *given)
-        for line in others:
-            if "changed" in line:
-                key = _parse_key(text(line["topic"]), line["id"])
-                topics[key] = _merged(topics[key], snapshot.topics[key], line)
-        lost = frozenset(texts(head["gone"]))
-        topics = {key: it for key, it in snapshot.topics.items() if key not in lost} | topics
-        writers = {key: it for key, it in snapshot.writers.items() if key not in lost} | writers
-    return CommitState(
+    state = CommitState(
         sequence=natural(head["sequence"]),
         set_id=text(head["set"]),
         member_id=text(head["member"]),
@@ -515,9 +492,24 @@ def _parse(path: Path, sealed: Sealed) -> CommitState:
         controller=text(head.get("controller", "")),
         previous=text(head.get("previous", "")),
         handed_to=text(head.get("lentTo", "")),
-        version=sealed.version,
-        snapshot=snapshot,
     )
+    return _on_snapshot(path, sealed, state) if sealed.version == CHANGES_VERSION else state
+
+
+def _on_snapshot(path: Path, sealed: Sealed, changes: CommitState) -> CommitState:
+    """Return the state that a snapshot and what has changed since are together."""
+    head, *lines = sealed.lines
+    given = (text(head[name]) for name in ("snapshot", "crc", "set"))
+    before = _load_snapshot(path.parent, *given)
+    gone = frozenset(texts(head["gone"]))
+    kept = {key: topic for key, topic in before.topics.items() if key not in gone}
+    topics = kept | dict(changes.topics)
+    for line in lines:
+        if "changed" in line:
+            key = _parse_key(text(line["topic"]), line["id"])
+            topics[key] = _merged(topics[key], before.topics[key], line)
+    writers = {key: it for key, it in before.writers.items() if key not in gone}
+    return replace(changes, topics=topics, writers=writers | dict(changes.writers), snapshot=before)
 
 
 def _merged(topic: TopicState, before: TopicState, line: JsonObject) -> TopicState:
@@ -548,8 +540,12 @@ def _add(known: dict[str, Any], key: str, value: object) -> None:
     known[key] = value
 
 
-_HEADS: Final = {2: _HEAD, REPLICATED_VERSION: _REPLICATED_HEAD, CHANGES_VERSION: _CHANGES_HEAD}
-_TOPICS: Final = {2: _TOPIC, REPLICATED_VERSION: _REPLICATED_TOPIC, CHANGES_VERSION: _CHANGED_TOPIC}
+_FIELDS: Final = {
+    FORMAT_VERSION: (_HEAD, _TOPIC),
+    REPLICATED_VERSION: (_REPLICATED_HEAD, _REPLICATED_TOPIC),
+    CHANGES_VERSION: (_CHANGES_HEAD, _CHANGED_TOPIC),
+}
+"""Of line 2 and of a topic's line, by the version."""
 
 
 def _check_known(path: Path, lines: Iterable[JsonObject], version: int) -> None:
@@ -558,13 +554,14 @@ def _check_known(path: Path, lines: Iterable[JsonObject], version: int) -> None:
     Raises:
         CheckpointError: there is one.
     """
+    of_head, of_topic = _FIELDS[version]
     for number, line in numbered(lines):
         if number == 2:
-            check_fields(path, number, line, _HEADS[version])
+            check_fields(path, number, line, of_head)
             if version == REPLICATED_VERSION and not line.get("nodes"):
                 raise ValueError("a replicated set without nodes")
         elif "topic" in line:
-            check_topic_line(path, number, line, _TOPICS[version])
+            check_topic_line(path, number, line, of_topic)
         elif "writer" in line:
             check_fields(path, number, line, WRITER_FIELDS)
         elif "deleted" in line:
@@ -673,30 +670,3 @@ def parse_writer(line: Mapping[str, object]) -> WriterState:
         expiration_ms=natural(line["expiration"]),
         expired_ms=natural(line["expired"]) if "expired" in line else None,
     )
-
-
-# Format 1
-
-
-def _of_format_1(line: JsonObject) -> JsonObject:
-    """Return a line of format 1 as one of format 2."""
-    if "topic" in line:
-        return _topic_of_format_1(line)
-    if "writer" in line:
-        return {"expiration": DEFAULT_EXPIRATION_MS} | line
-    return {"commit": ""} | line | {"controllerEpoch": 0}
-
-
-def _topic_of_format_1(line: JsonObject) -> JsonObject:
-    key = text(line["key"])
-    ends = line["highWatermarks"]
-    durable = line.get("durableEnds", {}).items()
-    versions = line.get("versions", {}).items()
-    return line | {
-        "id": None if key == topic_key(text(line["topic"]), None) else key,
-        "partitions": {number: [0, end, end, UNKNOWN_EPOCH] for number, end in ends.items()},
-        "durableEnds": {number: end for number, end in durable if number in ends},
-        "versions": {
-            app_id: {"expiration": DEFAULT_EXPIRATION_MS} | fields for app_id, fields in versions
-        },
-    }

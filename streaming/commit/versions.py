@@ -16,8 +16,7 @@ in the others                               others are to get is there
 new in some, below the last in others       is refused: it is not the write that was committed
 ==========================================  ======================================================
 
-A topic that is deleted and recreated is another topic: it has no versions yet. Where an earlier
-release kept one version for an id, it stands for all topics that have none of their own.
+A topic that is deleted and recreated is another topic: it has no versions yet.
 """
 
 from __future__ import annotations
@@ -82,17 +81,11 @@ def new_topics_of(identity: BatchIdentity, log_set: LogSet) -> BatchIdentity:
     Raises:
         BatchIdentityError: it is not the write that was committed under its version.
     """
-    topics = _known_topics(log_set, {name for name, _ in identity.digests})
-    return with_new_topics(identity, topics, log_set.state.writers.get(identity.writer))
+    return with_new_topics(identity, _known_topics(log_set, {name for name, _ in identity.digests}))
 
 
-def with_new_topics(
-    identity: BatchIdentity, topics: Mapping[str, TopicState], of_all: WriterState | None = None
-) -> BatchIdentity:
-    """Return a write with only those topics that it is still to be appended to.
-
-    ``topics`` are those that are known, by their names; ``of_all`` is the version of all topics
-    that have none of their own.
+def with_new_topics(identity: BatchIdentity, topics: Mapping[str, TopicState]) -> BatchIdentity:
+    """Return a write with only those of ``topics``, by their names, that it is still to go to.
 
     Raises:
         BatchIdentityError: it is not the write that was committed under its version.
@@ -100,8 +93,7 @@ def with_new_topics(
     app_id = identity.writer.removeprefix(APP_PREFIX)
     new, below = [], []
     for name, digest in identity.digests:
-        known = topics[name].versions.get(app_id) if name in topics else None
-        last = known or of_all
+        last = topics[name].versions.get(app_id) if name in topics else None
         if last is None or identity.batch_id > last.batch_id:
             new.append((name, digest))
         elif identity.batch_id < last.batch_id:

@@ -20,7 +20,6 @@ from kafkalog.streaming.log.swap import Removed
 from kafkalog.streaming.store.log_dirs import LogDirs, log_dirs_of_set, partitions_by_node
 from kafkalog.streaming.store.nodes import lost_locks
 from kafkalog.streaming.store.partition_folders import without_deleted
-from kafkalog.streaming.store.recovery.partition_states import in_present_format
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -152,7 +151,7 @@ class LogSet:
             for condition in conditions:
                 condition(self)
 
-        state = self.node.settled(in_present_format(state, self.directories))
+        state = self.node.settled(state)
         failed = self.node.publish(state, check)
         self.state = self.published = state
         if failed is not None:
@@ -172,7 +171,7 @@ class LogSet:
             OSError: it may not survive.
             CommitError: another writer has published meanwhile.
         """
-        self.state = self.node.repeated(in_present_format(self.state, self.directories))
+        self.state = self.node.repeated(self.state)
         failed = self.node.publish(self.state, self.check_current)
         self.published = self.state
         if failed is not None:

@@ -20,7 +20,6 @@ from kafkalog.streaming.store.log_dirs import LogDirs
 from kafkalog.streaming.store.log_set import LogSet
 from kafkalog.streaming.store.nodes import Node, unfinished_salvage
 from kafkalog.streaming.store.recovery.lost_partitions import MissingMembers
-from kafkalog.streaming.store.recovery.partition_states import in_present_format
 from kafkalog.streaming.store.recovery.rollback import roll_back
 
 if TYPE_CHECKING:
@@ -207,7 +206,6 @@ def _join(newest: CommitState, log_set: LogSet, folders: Sequence[Path]) -> LogS
     """
     for folder in folders:
         drop_entries_of_missing(folder)  # partitions that are moved here later are others
-    newest = in_present_format(newest, log_set.directories)
     new = {_new_id(): folder for folder in folders}
     joined = {**log_set.members, **new}
     invitation = replace(newest, member_ids=tuple(joined))

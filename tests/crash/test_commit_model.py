@@ -59,10 +59,6 @@ def test_a_reader_that_is_overtaken_at_any_step_sees_whole_batches() -> None:
     assert look_during_commits(2 if LARGE else 1, jumps=2 if LARGE else 1) > 50
 
 
-def test_a_reader_of_a_set_that_gets_the_present_format_meanwhile_sees_whole_batches() -> None:
-    assert look_during_commits(1, jumps=2 if LARGE else 1, upgrades=True) > 30
-
-
 def nothing(*_: object, **__: object) -> None:
     """Forget a step."""
 

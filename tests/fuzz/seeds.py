@@ -12,7 +12,7 @@ from tests.fuzz.targets import PARSERS, sets_folder
 from tests.support.corpus import CASES, CORPUS
 from tests.support.message_sets import GOLDEN
 from tests.support.record_fuzz import seeds as record_seeds
-from tests.support.states import in_format_1, up_to
+from tests.support.states import up_to
 
 from kafkalog.checkpoints.commit_state import CommitState, TopicState, WriterState
 from kafkalog.checkpoints.intent import IntendedPartition, Intent
@@ -130,7 +130,7 @@ def _states() -> Iterator[bytes]:
         segments=(),
     )
     written = state_bytes(state), Intent(6, "set", "query:q", 3, (intended,)).to_bytes()
-    for data in (*written, *map(in_format_1, written)):
+    for data in written:
         yield data
         yield data.partition(b"\n")[2]
 

@@ -9,7 +9,6 @@ from unittest.mock import patch
 
 from tests.fuzz import sets
 from tests.fuzz.sets import Ground, append
-from tests.support.earlier_formats import EarlierSet
 from tests.support.killing import count_calls, run_and_kill
 
 from kafkalog.checkpoints.commit_state import PREPARED_FILE
@@ -145,24 +144,8 @@ def load_plan_of(root: Path) -> Plan | None:
     return load_plan(root / "log", "g", INSTANCE)
 
 
-# An earlier release
-
-
-def _earlier(root: Path) -> Ground:
-    """A set that an earlier release wrote, in format 1, and the present one after that."""
-    found = EarlierSet.unpacked("two-directories", root)
-    logs = tuple(each.name for each in found.directories)
-    ground = Ground("earlier", logs, ("t", *found.rows))
-    ground.keep(root)
-    for number in range(2):
-        append(ground, root, [f"a{number}.{n}" for n in range(4)])
-        ground.keep(root)
-    return ground
-
-
 GROUNDS: Final[Mapping[str, Callable[[Path], Any]]] = {
     **sets.GROUNDS,
     "nodes": _nodes,
     "grouped": _grouped,
-    "earlier": _earlier,
 }

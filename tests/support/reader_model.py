@@ -25,10 +25,8 @@ from tests.support.commit_model import (
     first_world,
     visible,
 )
-from tests.support.disk_calls import MOUNT, Machine, simulated
-from tests.support.states import in_format_1
+from tests.support.disk_calls import Machine, simulated
 
-from kafkalog.checkpoints.commit_state import STATE_FILE
 from kafkalog.errors import KafkaLogError
 
 if TYPE_CHECKING:
@@ -43,21 +41,15 @@ class _EnoughError(BaseException):
     """Ends a reader whose way on from here is known."""
 
 
-def look_during_commits(commits: int, *, jumps: int, upgrades: bool = False) -> int:
+def look_during_commits(commits: int, *, jumps: int) -> int:
     """Let a reader look while a query commits batches; give how many different looks there are.
 
     The writer gets ahead up to ``jumps`` times while the reader looks, by any number of changes.
-    With ``upgrades`` there is a batch already, in a set of format 1.
 
     Raises:
         Broken: a look gave a part of a batch, or failed.
     """
-    if not upgrades:
-        return _Looks(_states(first_world(Bounds(), "a").disk, range(commits)), jumps).search()
-    disk = _states(first_world(Bounds(), "a").disk, range(1))[-1].copy()
-    place = disk.find((*LOG_DIR.relative_to(MOUNT).parts, STATE_FILE))
-    disk.files[place] = in_format_1(disk.files[place])
-    return _Looks(_states(disk, range(1, commits + 1)), jumps).search()
+    return _Looks(_states(first_world(Bounds(), "a").disk, range(commits)), jumps).search()
 
 
 def _states(disk: Disk, batches: Iterable[int]) -> list[Disk]:

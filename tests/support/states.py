@@ -1,20 +1,18 @@
-"""Commit states for tests: partitions by their ends alone, and files of format 1."""
+"""Commit states for tests: partitions by their ends alone, and the lines of files."""
 
 from __future__ import annotations
 
 import json
 from typing import TYPE_CHECKING, Any
 
-from kafkalog.checkpoints.commit_state import STATE_FILE, PartitionState
-from kafkalog.checkpoints.intent import INTENT_FILE
-from kafkalog.checkpoints.sealed_file import seal
+from kafkalog.checkpoints.commit_state import PartitionState
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from kafkalog.checkpoints.commit_state import TopicState
 
-__all__ = ["ends_of", "in_format_1", "lines_of", "up_to", "version_of"]
+__all__ = ["ends_of", "lines_of", "up_to", "version_of"]
 
 
 def up_to(ends: Mapping[int, int]) -> dict[int, PartitionState]:
@@ -36,18 +34,3 @@ def lines_of(content: bytes) -> list[dict[str, Any]]:
 def version_of(content: bytes) -> int:
     """Return the version of a state or an intent."""
     return int(json.loads(content.partition(b"\n")[0])["version"])
-
-
-def in_format_1(content: bytes) -> bytes:
-    """Return a state or an intent as the release before format 2 would have written it."""
-    name = json.loads(content.partition(b"\n")[0])["format"]
-    if name == INTENT_FILE:
-        return seal(INTENT_FILE, 1, lines_of(content))
-    head, *lines = lines_of(content)
-    head.pop("controllerEpoch")
-    for line in lines:
-        if "topic" in line:
-            topic_id, partitions = line.pop("id"), line.pop("partitions")
-            line["key"] = topic_id or f":{line['topic']}"
-            line["highWatermarks"] = {number: each[1] for number, each in partitions.items()}
-    return seal(STATE_FILE, 1, [head, *lines])

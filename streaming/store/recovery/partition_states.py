@@ -17,7 +17,6 @@ from kafkalog.checkpoints.broker import (
     read_topic_id,
 )
 from kafkalog.checkpoints.commit_state import (
-    FORMAT_VERSION,
     UNKNOWN_EPOCH,
     PartitionState,
     topic_key,
@@ -25,7 +24,6 @@ from kafkalog.checkpoints.commit_state import (
 from kafkalog.errors import CheckpointError
 from kafkalog.files.parallel import for_each
 from kafkalog.files.regular import fsync_directory, fsync_file
-from kafkalog.model import TopicPartition
 from kafkalog.streaming.log.append.recovery import correct_indexes_of_sound
 from kafkalog.streaming.log.files import (
     LOG,
@@ -36,14 +34,13 @@ from kafkalog.streaming.log.files import (
     file_name,
 )
 from kafkalog.streaming.log.segments import list_base_offsets
-from kafkalog.streaming.store.ends.recorded import BrokerMarks
-from kafkalog.streaming.store.log_dirs import LogDirs
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
     from pathlib import Path
 
     from kafkalog.checkpoints.commit_state import CommitState, TopicState
+    from kafkalog.model import TopicPartition
     from kafkalog.streaming.log.log_dir import PartitionDirectory
 
 
@@ -52,19 +49,10 @@ __all__ = [
     "PartitionEnd",
     "ended_at",
     "epochs_problem",
-    "in_present_format",
     "known_topic_id",
     "last_epoch",
     "sync_up_to",
 ]
-
-
-# ----------------------------------------------------------------------------------------------
-# What the commit state says of a partition, where that is not what a commit has just appended.
-#
-# A log was cut; or the state was written in format 1, which knew neither log starts nor leader
-# epochs: what Kafka's checkpoints say is true of it. They are read when such a state is first
-# written again, once.
 
 
 # ----------------------------------------------------------------------------------------------
@@ -124,46 +112,6 @@ def ended_at(
     cut = before.ended_at(end, epoch)
     partitions = {**topic.partitions, number: cut}
     return replace(topic, partitions=partitions, cluster_epochs=epochs)
-
-
-def in_present_format(state: CommitState, directories: Collection[Path]) -> CommitState:
-    """Return a state with all that the present format keeps; ``directories`` are all of its set.
-
-    Costs nothing where it was read in that format. What cannot be told, as of a partition whose
-    folder is gone, stays unknown until the partition is written again.
-    """
-    if state.version >= FORMAT_VERSION:
-        return state
-    there = LogDirs(directories).partitions()
-    marks = BrokerMarks(state)
-    topics = {}
-    for key, topic in state.topics.items():
-        partitions = dict(topic.partitions)
-        for number, known in topic.partitions.items():
-            name = TopicPartition(topic.name, number)
-            if name in there and _is_of(state, key, there[name]):
-                partitions[number] = _told(known, there[name], marks)
-        topics[key] = replace(topic, partitions=partitions)
-    return replace(state, topics=topics, version=FORMAT_VERSION)
-
-
-def _is_of(state: CommitState, key: str, found: PartitionDirectory) -> bool:
-    """Return whether a folder is of the topic that is kept under ``key``, not of its namesake."""
-    try:
-        return state.key_of(found.topic_partition.topic, read_topic_id(found.path)) == key
-    except CheckpointError:
-        return False
-
-
-def _told(known: PartitionState, found: PartitionDirectory, marks: BrokerMarks) -> PartitionState:
-    started = known.starting_at(marks.log_start(found))
-    if known.leader_epoch != UNKNOWN_EPOCH:
-        return started
-    try:
-        return started._replace(leader_epoch=last_epoch(found.path))
-    except CheckpointError as error:
-        _LOGGER.warning("the leader epoch of %s is not known: %s", found.topic_partition, error)
-        return started
 
 
 def last_epoch(folder: Path) -> int:

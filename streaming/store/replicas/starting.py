@@ -35,7 +35,6 @@ from kafkalog.streaming.store.open_set import (
     check_no_broker_lived,
     known_set,
 )
-from kafkalog.streaming.store.recovery.partition_states import in_present_format
 from kafkalog.streaming.store.replicas.election import MOST_BY_DEFAULT
 from kafkalog.streaming.store.replicas.quorum import Quorum
 
@@ -162,9 +161,7 @@ def _start(nodes: Sequence[tuple[Sequence[Path], bool]], locks: DirectoryLocks) 
     )
     state = CommitState(0, system.random_id().hex, "", (), commit_id=system.random_id().hex)
     if before is not None and first is not None:
-        state = _with_replicas(
-            in_present_format(before, nodes[first][0]).following(), states, first
-        )
+        state = _with_replicas(before.following(), states, first)
     state = replace(state, member_ids=tuple(members), nodes=states, controller_epoch=1)
     starting = Quorum(members, by_node, state.voters, declared=[state.stamp])
     failed = starting.publish(state, locks.verify)

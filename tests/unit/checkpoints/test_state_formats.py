@@ -10,19 +10,17 @@ import pytest
 from crc32c import crc32c
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.support.states import in_format_1, lines_of, version_of
+from tests.support.states import lines_of
 from tests.unit.checkpoints.test_commit_state import INTENT, STATE
 
 from kafkalog.checkpoints.commit_state import (
-    SNAPSHOT,
+    FORMAT_VERSION,
     STATE_FILE,
-    UNKNOWN_EPOCH,
     CommitState,
     DeletedTopic,
     PartitionState,
     TopicState,
     WriterState,
-    load_stamp,
 )
 from kafkalog.checkpoints.committed import load_committed
 from kafkalog.checkpoints.intent import (
@@ -117,51 +115,12 @@ def test_the_next_format_is_refused(
 
 
 @pytest.mark.parametrize(("name", "content", "load"), FILES)
-def test_format_1_passes_over_what_it_does_not_know(
+def test_a_version_that_was_never_given_out_is_refused(
     name: str, content: bytes, load: Callable[[Path], object], tmp_path: Path
 ) -> None:
-    lines = lines_of(in_format_1(content))
-    (tmp_path / name).write_bytes(seal(name, 1, lines))
-    known = load(tmp_path)
-    (tmp_path / name).write_bytes(seal(name, 1, [{**line, "unheard of": 1} for line in lines]))
-    assert load(tmp_path) == known
-
-
-def test_of_format_1_the_log_end_is_the_high_watermark_and_the_rest_unknown(tmp_path: Path) -> None:
-    (tmp_path / STATE_FILE).write_bytes(in_format_1(state_bytes(STATE)))
-    state = load_state(tmp_path)
-    assert state is not None
-    assert state.version == 1
-    assert state.topics["tFGqkIFMSr2WgOzrHH8Hrg"].partitions == {
-        0: PartitionState(0, 120, 120, UNKNOWN_EPOCH),
-        1: PartitionState(0, 98, 98, UNKNOWN_EPOCH),
-    }
-    assert state.topics[":old"].versions == STATE.topics[":old"].versions
-    assert state.topics["tFGqkIFMSr2WgOzrHH8Hrg"].durable_ends == {1: 60}
-    assert state.writers == STATE.writers
-    assert state.stamp == STATE.stamp == load_stamp(tmp_path)
-    assert version_of(state_bytes(state)) == 2
-
-
-def test_an_intent_says_the_same_in_both_formats(tmp_path: Path) -> None:
-    (tmp_path / INTENT_FILE).write_bytes(in_format_1(INTENT.to_bytes()))
-    assert load_intent(tmp_path) == INTENT
-
-
-def test_a_writer_of_a_release_that_kept_no_expiration_has_kafkas_default(tmp_path: Path) -> None:
-    lines = lines_of(in_format_1(state_bytes(STATE)))
-    for line in lines:
-        line.pop("expiration", None)
-        for version in line.get("versions", {}).values():
-            version.pop("expiration")
-    (tmp_path / STATE_FILE).write_bytes(seal(STATE_FILE, 1, lines))
-    state = load_state(tmp_path)
-    assert state is not None
-    versions = [each for topic in state.topics.values() for each in topic.versions.values()]
-    assert len(versions) == 1
-    assert {each.expiration_ms / 86_400_000 for each in [*state.writers.values(), *versions]} == {
-        90
-    }
+    (tmp_path / name).write_bytes(seal(name, 1, lines_of(content)))
+    with pytest.raises(CheckpointError, match="holds what no release of kafkalog has written"):
+        load(tmp_path)
 
 
 # Whatever there is to say, and whatever may stand in its place
@@ -265,11 +224,10 @@ json_values = st.recursive(
 
 
 @st.composite
-def broken(draw: st.DrawFn, content: bytes, version: int | None = None) -> bytes:
+def broken(draw: st.DrawFn, content: bytes, version: int = FORMAT_VERSION) -> bytes:
     """Draw a file with another value or piece of text in one place; its checksum is right."""
     name = json.loads(content.partition(b"\n")[0])["format"]
-    version = draw(st.sampled_from([1, 2])) if version is None else version
-    lines = lines_of(in_format_1(content) if version == 1 and name != SNAPSHOT else content)
+    lines = lines_of(content)
     if draw(st.booleans()):
         within: Any = draw(st.sampled_from(lines))
         while True:
@@ -319,7 +277,7 @@ def test_with_anything_in_a_place_a_file_is_refused_or_can_be_written_again(
 @pytest.mark.parametrize(("name", "content", "load"), FILES)
 @given(position=st.integers(0, 10_000), flip=st.integers(1, 255))
 @IN_ONE_FOLDER
-def test_a_flipped_bit_of_either_format_is_noticed(
+def test_a_flipped_bit_is_noticed(
     name: str,
     content: bytes,
     load: Callable[[Path], object],
@@ -327,9 +285,8 @@ def test_a_flipped_bit_of_either_format_is_noticed(
     flip: int,
     tmp_path: Path,
 ) -> None:
-    for original in (content, in_format_1(content)):
-        damaged = bytearray(original)
-        damaged[position % len(damaged)] ^= flip
-        (tmp_path / name).write_bytes(damaged)
-        with pytest.raises(CheckpointError, match=name):
-            load(tmp_path)
+    damaged = bytearray(content)
+    damaged[position % len(damaged)] ^= flip
+    (tmp_path / name).write_bytes(damaged)
+    with pytest.raises(CheckpointError, match=name):
+        load(tmp_path)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -12,10 +11,8 @@ from tests.support.sinking import values_of
 
 import kafkalog
 from kafkalog.checkpoints.broker import HIGH_WATERMARK, new_topic_id, write_topic_id
-from kafkalog.checkpoints.commit_state import STAGED_PREFIX, STATE_FILE, WriterState
-from kafkalog.checkpoints.state_file import load_state, state_bytes
+from kafkalog.checkpoints.commit_state import STAGED_PREFIX
 from kafkalog.errors import BatchIdentityError
-from kafkalog.files.atomic import write_atomically
 from kafkalog.streaming.admin.broker.handover import hand_over, take_over
 
 if TYPE_CHECKING:
@@ -145,22 +142,6 @@ def test_a_topic_keeps_its_versions_under_another_id(tmp_path: Path) -> None:
     hand_over([str(tmp_path)], topic_ids={"a": new_topic_id()})
     take_over([str(tmp_path)])
     assert not write(tmp_path, 5, "x").appended
-
-
-def test_the_version_of_a_state_of_earlier_releases_counts_for_all_topics(tmp_path: Path) -> None:
-    write(tmp_path, 0, "x", name="other")
-    state = load_state(tmp_path)
-    assert state is not None
-    writers = {"app:me": WriterState("", 5, None, 1_700_000_000_000, expiration_ms=1 << 50)}
-    older = replace(state, sequence=state.sequence + 1, writers=writers)
-    write_atomically(tmp_path / STATE_FILE, state_bytes(older))
-    assert not write(tmp_path, 5, "any", topic="a").appended
-    assert not write(tmp_path, 4, "any", topic="b").appended
-    assert write(tmp_path, 6, "y", topic="a").appended
-    assert not write(tmp_path, 5, "any", topic="b").appended
-    with pytest.raises(BatchIdentityError, match="with other rows"):
-        write(tmp_path, 6, "z", topic="a")
-    assert values(tmp_path) == "xy"
 
 
 def test_staged_files_go_with_the_next_write_of_their_id_and_topic_and_no_other(
