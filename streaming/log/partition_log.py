@@ -228,9 +228,12 @@ class PartitionLog(Closing):
             )
         found = []
         done = start
-        for segment in self.segments:
+        # where segments overlap, one far below may hold the offset
+        for segment in self.segments if self._may_overlap else self.segments.from_floor(start):
+            if segment.base_offset >= end:
+                break
             with segment:
-                following = self._following(segment) if end > segment.base_offset else None
+                following = self._following(segment)
                 limit = end if following is None else min(end, following)
                 first = max(done, segment.base_offset)
                 if first >= limit:

@@ -164,6 +164,10 @@ class LogSegment(Closing):
             self._opened.close()
             self._opened = None
 
+    def unopened(self) -> LogSegment:
+        """Return the segment of the same name, of which nothing is open."""
+        return LogSegment(self.directory, self.base_offset, self._suffix, prefix=self._prefix)
+
     @cached_property
     def path(self) -> Path:
         """The ``.log`` file."""

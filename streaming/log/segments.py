@@ -45,7 +45,9 @@ if TYPE_CHECKING:
 __all__ = [
     "CLEANED_KINDS",
     "LogSegments",
+    "SegmentListing",
     "base_offsets_of",
+    "has_segments",
     "leaps_into_higher",
     "list_base_offsets",
     "next_offset",
@@ -95,18 +97,27 @@ def segment_names(directory: Path) -> list[str]:
         UnknownTopicOrPartitionError: the folder is gone.
         LogDirectoryError: no two listings agree.
     """
+    return _names_and_time(directory)[0]
+
+
+def _names_and_time(directory: Path) -> tuple[list[str], int | None]:
+    """List as :func:`segment_names`; also return when the folder had changed last, in ns.
+
+    As long as that is the folder's time, the names are those in it. None where a change after the
+    listing may have left the folder with the same time.
+    """
     try:
         if isinstance(directory, RemotePath):  # a listing of a store is of one moment
-            return [entry.name for entry in directory.entries() if entry.name.endswith(_KINDS)]
+            return [e.name for e in directory.entries() if e.name.endswith(_KINDS)], None
         before = directory.stat().st_mtime_ns
         names = _list(directory)
         if directory.stat().st_mtime_ns == before < system.time_ns() - _SETTLED_NS:
-            return names
+            return names, before
         for rest in _RESTS_SECONDS:
             system.sleep(rest)
             again = _list(directory)
             if set(again) == set(names):
-                return names
+                return names, None
             names = again
     except (FileNotFoundError, NotADirectoryError) as error:
         raise UnknownTopicOrPartitionError(f"{directory}: there is no such folder") from error
@@ -162,7 +173,7 @@ class LogSegments(Sequence[LogSegment]):
             UnknownTopicOrPartitionError: the folder is gone.
             FileNotFoundError: cleaners swap so often that each listing was outdated at once.
         """
-        return retrying(lambda: cls(_listed(directory)))
+        return retrying(lambda: cls(_segments_of(directory, segment_names(directory))))
 
     @overload
     def __getitem__(self, slot: int) -> LogSegment: ...
@@ -170,7 +181,9 @@ class LogSegments(Sequence[LogSegment]):
     def __getitem__(self, slot: slice) -> Self: ...
     def __getitem__(self, slot: int | slice) -> LogSegment | Self:
         if isinstance(slot, slice):
-            return type(self)(self._segments[slot])
+            part = type(self)()
+            part._segments = self._segments[slot]  # noqa: SLF001 - in order as they are
+            return part
         return self._segments[slot]
 
     def __len__(self) -> int:
@@ -200,8 +213,8 @@ class LogSegments(Sequence[LogSegment]):
         named = self.floor(segment.base_offset)
         if named is None or named.base_offset != segment.base_offset:
             return False
-        with suppress(FileNotFoundError), named:
-            return segment.identity == named.identity
+        with suppress(FileNotFoundError), named.unopened() as opened:
+            return segment.identity == opened.identity
         return False
 
     def close(self) -> None:
@@ -211,6 +224,55 @@ class LogSegments(Sequence[LogSegment]):
 
     def _after(self, offset: int) -> int:
         return bisect_right(self._segments, offset, key=lambda segment: segment.base_offset)
+
+
+class SegmentListing:
+    """The segments of a folder for a walk through them: listed again where the folder changed.
+
+    A folder that is as it was when it was listed costs one ``stat``, however many files it has.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        """Take a partition's folder; nothing is listed yet."""
+        self._directory = directory
+        self._listed = LogSegments()
+        self._changed_ns: int | None = None
+
+    def segments(self) -> LogSegments:
+        """Return the segments as they are now.
+
+        Raises:
+            UnknownTopicOrPartitionError: the folder is gone.
+            FileNotFoundError: cleaners swap so often that each listing was outdated at once.
+        """
+        if self._changed_ns is None or self._changed_ns != self._time():
+            self._listed = retrying(self._list)
+        return self._listed
+
+    def refresh(self) -> None:
+        """List again when next asked: a file of the listing is gone."""
+        self._changed_ns = None
+
+    def _time(self) -> int | None:
+        with suppress(FileNotFoundError, NotADirectoryError):
+            return self._directory.stat().st_mtime_ns
+        return None
+
+    def _list(self) -> LogSegments:
+        names, self._changed_ns = _names_and_time(self._directory)
+        return LogSegments(_segments_of(self._directory, names))
+
+
+def has_segments(directory: Path) -> bool:
+    """Whether a partition's folder has any segment, which one listing tells.
+
+    Raises:
+        UnknownTopicOrPartitionError: the folder is gone.
+    """
+    with suppress(FileNotFoundError, NotADirectoryError):
+        if not isinstance(directory, RemotePath) and base_offsets_of(_list(directory), ""):
+            return True
+    return bool(LogSegments.of(directory))
 
 
 def leaps_into_higher(segment: LogSegment, batch: BatchTable) -> bool:
@@ -228,8 +290,9 @@ def leaps_into_higher(segment: LogSegment, batch: BatchTable) -> bool:
     return False
 
 
-def _listed(directory: Path) -> list[LogSegment]:
-    names = segment_names(directory)
+def _segments_of(directory: Path, names: list[str]) -> list[LogSegment]:
+    if all(name.endswith(LOG) for name in names):  # no swap is under way
+        return [LogSegment(directory, base) for base in base_offsets_of(names, "")]
     cleaned = [base for kind in CLEANED_KINDS for base in base_offsets_of(names, CLEANED, kind)]
     swaps = [
         base for base in base_offsets_of(names, SWAP) if base < min(cleaned, default=MAX_OFFSET)

@@ -160,16 +160,16 @@ def pack_micro_batch(
 
 def pack_splits(splits: Sequence[LogSplit], most_bytes: int) -> list[tuple[LogSplit, ...]]:
     """Put splits in a row together as long as they have ``most_bytes``, at least one a task."""
-    packs: list[tuple[LogSplit, ...]] = []
+    packs: list[list[LogSplit]] = []
     filled = 0
     for split in splits:
         if packs and filled + split.size <= most_bytes:
-            packs[-1] = (*packs[-1], split)
+            packs[-1].append(split)
             filled += split.size
         else:
-            packs.append((split,))
+            packs.append([split])
             filled = split.size
-    return packs
+    return [*map(tuple, packs)]
 
 
 def _share(splits: Sequence[LogSplit], split_bytes: int | None, cores: int | None) -> int:

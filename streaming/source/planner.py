@@ -6,6 +6,7 @@ import math
 import os
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
 from kafkalog.errors import KafkaLogError, OffsetOutOfRangeError, UnknownTopicOrPartitionError
@@ -269,11 +270,12 @@ def plan_splits(
     if options.cuts_by_offsets:
         ranges = cut_ranges(ranges, options.min_partitions, options.max_records_per_partition)
     found: list[tuple[TopicPartition, list[SegmentSlice]]] = []
-    for entry in ranges:
+    for key, wanted in groupby(ranges, lambda entry: entry.topic_partition):
+        of_log = list(wanted)
         try:
-            found.append((entry.topic_partition, _planned(logs, entry, policy)))
+            found += ((key, slices) for slices in _planned(logs, of_log, policy))
         except UnknownTopicOrPartitionError:
-            policy.partitions_deleted({entry.topic_partition: entry.start})
+            policy.partitions_deleted({key: of_log[0].start})
     target = split_target(
         options.split_bytes, sum(piece.size for _, part in found for piece in part)
     )
@@ -285,15 +287,23 @@ def plan_splits(
     ]
 
 
-def _planned(logs: EndOffsets, wanted: OffsetRange, policy: LossPolicy) -> list[SegmentSlice]:
-    """Find the bytes of a range, in another replica if the one that was looked at fails."""
+def _planned(
+    logs: EndOffsets, wanted: Sequence[OffsetRange], policy: LossPolicy
+) -> list[list[SegmentSlice]]:
+    """Find the bytes of the ranges of one log, in another replica where one fails.
+
+    The log is opened and listed once, however many ranges of it are wanted.
+    """
+    key = wanted[0].topic_partition
+    found: list[list[SegmentSlice]] = []
     try:
-        with logs.open(wanted.topic_partition) as log:
-            return _slices(log, wanted, policy)
+        with logs.open(key) as log:
+            found.extend(_slices(log, entry, policy) for entry in wanted)
     except (KafkaLogError, OSError):
-        if not logs.elsewhere(wanted.topic_partition):
+        if not logs.elsewhere(key):
             raise
-    return _planned(logs, wanted, policy)
+        return found + _planned(logs, wanted[len(found) :], policy)
+    return found
 
 
 def _slices(log: PartitionLog, wanted: OffsetRange, policy: LossPolicy) -> list[SegmentSlice]:
@@ -365,17 +375,20 @@ def _of_times(
 
 def join_splits(splits: list[LogSplit], target: int) -> list[LogSplit]:
     """Put neighbours of one partition together up to about ``target`` bytes: ranges may be tiny."""
-    joined: list[LogSplit] = []
+    groups: list[list[LogSplit]] = []
     filled = 0
     for split in splits:
-        last = joined[-1] if joined else None
-        if last and last.topic_partition == split.topic_partition and filled + split.size <= target:
-            joined[-1] = replace(last, slices=last.slices + split.slices)
+        is_next = groups and groups[-1][0].topic_partition == split.topic_partition
+        if is_next and filled + split.size <= target:
+            groups[-1].append(split)
             filled += split.size
         else:
-            joined.append(split)
+            groups.append([split])
             filled = split.size
-    return joined
+    return [
+        replace(group[0], slices=tuple(piece for split in group for piece in split.slices))
+        for group in groups
+    ]
 
 
 def thin_split(split: LogSplit, times: Intervals) -> LogSplit:

@@ -11,7 +11,7 @@ import numpy as np
 from kafkalog.errors import CorruptIndexError, CorruptRecordError
 from kafkalog.model import MAX_OFFSET, many
 from kafkalog.streaming.log.segment import CHUNK_BYTES, Chunk, ends_with_gap, misplaced
-from kafkalog.streaming.log.segments import LogSegments, leaps_into_higher, retrying
+from kafkalog.streaming.log.segments import SegmentListing, leaps_into_higher, retrying
 from kafkalog.streaming.records.batch import invalid_checksums, scan_batches
 from kafkalog.streaming.records.batch_layout import HEADER_SIZE
 from kafkalog.streaming.records.compression import DEFAULT_LIMIT
@@ -295,7 +295,8 @@ def walk_batches(
         CorruptRecordError: bytes that cannot be a batch; those before them were yielded.
         UnknownTopicOrPartitionError: the folder is gone.
     """
-    segment = _segment_of(directory, offset, None) if within is None else within
+    listing = SegmentListing(directory)
+    segment = _segment_of(listing, offset, None) if within is None else within
     while segment is not None:
         with nullcontext(segment) if segment is within else segment:
             position = segment.floor_position(offset)
@@ -309,19 +310,23 @@ def walk_batches(
                     offset = int(chunk.table.last_offset[-1]) + 1
             done = segment.identity
         # A segment above the offset may hold nothing: the search continues after it all the same.
-        segment = _segment_of(directory, max(offset, segment.base_offset), done)
+        segment = _segment_of(listing, max(offset, segment.base_offset), done)
 
 
-def _segment_of(directory: Path, offset: int, done: FileIdentity | None) -> LogSegment | None:
+def _segment_of(
+    listing: SegmentListing, offset: int, done: FileIdentity | None
+) -> LogSegment | None:
     """Open the segment that an offset belongs to; if that was just read (``done``), the next one.
 
     None if there is no such segment.
     """
-    return retrying(lambda: _open_segment_of(directory, offset, done))
+    return retrying(lambda: _open_segment_of(listing, offset, done), listing.refresh)
 
 
-def _open_segment_of(directory: Path, offset: int, done: FileIdentity | None) -> LogSegment | None:
-    for segment in LogSegments.of(directory).from_floor(offset)[:2]:
+def _open_segment_of(
+    listing: SegmentListing, offset: int, done: FileIdentity | None
+) -> LogSegment | None:
+    for segment in listing.segments().from_floor(offset)[:2]:
         if segment.identity != done:
             return segment
         segment.close()

@@ -22,7 +22,7 @@ from kafkalog.streaming.log.files import SNAPSHOT, TXN_INDEX, file_name
 from kafkalog.streaming.log.indexes import TxnIndex
 from kafkalog.streaming.log.producer_state import list_snapshots, open_transactions
 from kafkalog.streaming.log.read.salvage import Salvage, walk_batches
-from kafkalog.streaming.log.segments import LogSegments, list_base_offsets
+from kafkalog.streaming.log.segments import SegmentListing, list_base_offsets
 from kafkalog.streaming.records.control import MarkerReader, MarkerType
 
 if TYPE_CHECKING:
@@ -495,6 +495,7 @@ class _IndexSource:
     @staticmethod
     def _read(first: LogSegment) -> Iterator[Integers]:
         segment: LogSegment | None = first
+        listing = SegmentListing(first.directory)
         while segment is not None:
             index = _usable_index(segment)
             if segment is not first:
@@ -507,7 +508,7 @@ class _IndexSource:
                 except CorruptIndexError as error:  # cut since it was checked
                     _warn(index.path, error)
                     raise _InconclusiveError(None) from error
-            segment = LogSegments.of(segment.directory).higher(segment.base_offset)
+            segment = listing.segments().higher(segment.base_offset)
         raise _InconclusiveError(None)
 
 

@@ -17,8 +17,12 @@ from tests.support.logs import Row, append_batch, batch_bytes, write_checkpoint,
 
 from kafkalog.errors import DataLossError
 from kafkalog.model import TopicPartition
+from kafkalog.streaming.log.intervals import Intervals
 from kafkalog.streaming.log.partition_log import PartitionLog
+from kafkalog.streaming.log.read.salvage import walk_batches
 from kafkalog.streaming.options.read_options import ReadOptions
+from kafkalog.streaming.source.batch_plan import plan_batch
+from kafkalog.streaming.source.planner import Selection
 from kafkalog.streaming.source.stream_control import StreamControl
 
 if TYPE_CHECKING:
@@ -123,6 +127,54 @@ def test_of_a_thousand_partitions_only_the_one_that_has_grown_is_read(tmp_path: 
     assert calls["open"] <= 20
     assert calls["os.listdir"] + calls["os.scandir"] <= 10
     assert fetched[".log"] < 1000
+
+
+SEGMENTS = 60
+
+
+def many_segments(folder: Path) -> Path:
+    """Write a partition of segments that each have an old batch and a new one; both are indexed."""
+    for number in range(SEGMENTS):
+        old = batch_bytes(2 * number, [Row(timestamp=FIRST_MS)])
+        new = batch_bytes(2 * number + 1, [Row(timestamp=FIRST_MS + 1000)])
+        log = write_segment(folder, 2 * number, old + new)
+        log.with_suffix(".index").write_bytes(struct.pack(">ii", 1, len(old)))
+        entries = struct.pack(">qiqi", FIRST_MS, 0, FIRST_MS + 1000, 1)
+        log.with_suffix(".timeindex").write_bytes(entries)
+    os.utime(folder, ns=(FIRST_MS * 1_000_000,) * 2)
+    return folder
+
+
+def test_a_walk_through_many_segments_lists_their_folder_once(tmp_path: Path) -> None:
+    folder = many_segments(tmp_path / "t-0")
+    with counted_calls() as calls:
+        walked = [chunk.table.base_offset.tolist() for _, chunk in walk_batches(folder, 0)]
+    assert walked == [[2 * number, 2 * number + 1] for number in range(SEGMENTS)]
+    assert calls["os.scandir"] == 1
+    assert calls["open"] <= 6 * SEGMENTS
+
+
+def test_a_walk_sees_segments_that_come_and_go_meanwhile(tmp_path: Path) -> None:
+    folder = many_segments(tmp_path / "t-0")
+    walk = walk_batches(folder, 0)
+    next(walk)
+    for kind in (".log", ".index", ".timeindex"):
+        (folder / f"{2:020d}{kind}").unlink()
+    write_segment(folder, 2 * SEGMENTS, batch_bytes(2 * SEGMENTS, [Row()]))
+    found = [int(base) for _, chunk in walk for base in chunk.table.base_offset]
+    assert found == [*range(4, 2 * SEGMENTS + 1)]
+
+
+def test_many_ranges_of_a_log_are_planned_with_one_listing(tmp_path: Path) -> None:
+    many_segments(tmp_path / "t-0")
+    write_checkpoint(tmp_path, "replication-offset-checkpoint", {"t-0": 2 * SEGMENTS})
+    options = ReadOptions.parse({"path": str(tmp_path), "subscribe": "t"})
+    wanted = Selection(timestamps=Intervals.between(FIRST_MS + 1000, None))
+    with counted_calls() as calls:
+        (split,) = plan_batch(options, wanted)
+    new = [(2 * number + 1, 2 * number + 2) for number in range(SEGMENTS)]
+    assert [(piece.start_offset, piece.end_offset) for piece in split.slices] == new
+    assert calls["os.scandir"] + calls["os.listdir"] <= 8
 
 
 @pytest.fixture(scope="module")
