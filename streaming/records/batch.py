@@ -37,7 +37,7 @@ from kafkalog.streaming.records.batch_layout import (
     TRANSACTIONAL_MASK,
 )
 from kafkalog.streaming.records.crc_kernels import CRC32_TABLES, CRC32C_TABLES
-from kafkalog.streaming.records.jit.kernel import as_python, kernels_are_loaded
+from kafkalog.streaming.records.jit.kernel import as_python, count_in_python, kernels_pay
 from kafkalog.streaming.records.message_sets.layout import (
     ATTRIBUTES_POSITION as MESSAGE_ATTRIBUTES_POSITION,
 )
@@ -237,7 +237,8 @@ def scan_batches(data: Bytes, *, file_position: int = 0, path: str = "") -> Scan
     parts = []
     stopped = np.zeros(4, np.int64)
     rows, walk = _FIRST_TABLE, kernels.walk
-    if not kernels_are_loaded():
+    by_python = not kernels_pay()
+    if by_python:
         rows, walk = _FEW, as_python(kernels.walk)
     while True:
         facts = np.empty((rows, kernels.FIELDS), np.int64)
@@ -247,6 +248,8 @@ def scan_batches(data: Bytes, *, file_position: int = 0, path: str = "") -> Scan
         if reason != kernels.TABLE_FULL:
             break
         rows, walk = min(2 * rows, 1 << 16), kernels.walk
+    if by_python:
+        count_in_python(len(parts[0]))
     table = BatchTable(parts[0] if len(parts) == 1 else np.concatenate(parts))
     needed = max(size, PREFIX_SIZE) if reason == kernels.INCOMPLETE else 0
     invalid = None
@@ -271,7 +274,7 @@ def invalid_checksums(
     bad = np.zeros(len(table), np.bool_)
     if not len(table):
         return bad
-    few = len(table) <= _FEW and not kernels_are_loaded()
+    few = len(table) <= _FEW and not kernels_pay()
     if not few and (table.magic == MAGIC).all() and crc_library.is_exported():
         facts = np.ascontiguousarray(table.facts)
         check_by_library(data, file_position, facts, bad.view(np.uint8))

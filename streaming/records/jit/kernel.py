@@ -7,8 +7,8 @@ one compilation; ``const`` arrays take read-only and writable arrays alike.
 
 ``jit.cache`` keeps compiled code and shares it between processes. The first call of a kernel
 imports numba. That, and loading the code, takes a process half a second. Callers with little to do
-use ``as_python`` instead, and programs that end soon and Spark's tasks
-:func:`load_without_compiler`.
+use ``as_python`` instead, until it has come to much (:func:`kernels_pay`); programs that end soon
+and Spark's tasks use :func:`load_without_compiler`.
 
 With ``KAFKALOG_JIT=0`` (or numba's ``NUMBA_DISABLE_JIT=1``) kernels run as Python over arrays that
 refuse every index and slice that does not lie inside them, which is what fuzzing needs: neither
@@ -18,7 +18,7 @@ coverage nor a wrong index can be seen in compiled code.
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import numpy as np
 
@@ -27,7 +27,7 @@ from kafkalog.streaming.records.jit.inline import INTERPRETED
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["as_python", "kernel", "kernels_are_loaded", "load_without_compiler"]
+__all__ = ["as_python", "count_in_python", "kernel", "kernels_pay", "load_without_compiler"]
 
 _F = TypeVar("_F", bound="Callable[..., Any]")
 
@@ -47,9 +47,22 @@ def kernel(result: str, *arguments: str) -> Callable[[_F], _F]:
     return decorate
 
 
-def kernels_are_loaded() -> bool:
-    """Whether a kernel has been called in this process: the first one's first call takes long."""
-    return INTERPRETED or _Kernel.is_any_loaded
+_WORTH_LOADING: Final = 1000
+"""Batches, of all calls, that Python looks at in a process before it loads a kernel: 0.1 s."""
+
+
+def kernels_pay() -> bool:
+    """Whether to call a kernel for little work: one is loaded, or little work has become much.
+
+    The first call of the first kernel takes long. What :func:`count_in_python` has counted shows
+    whether a process that looks at few batches does so again and again.
+    """
+    return INTERPRETED or _Kernel.is_any_loaded or _Kernel.counted_in_python > _WORTH_LOADING
+
+
+def count_in_python(batches: int) -> None:
+    """Note that Python has looked at so many batches in place of a kernel."""
+    _Kernel.counted_in_python += batches
 
 
 def load_without_compiler() -> None:
@@ -71,6 +84,7 @@ class _Kernel:
 
     without_compiler = False
     is_any_loaded = False
+    counted_in_python = 0
 
     def __init__(
         self, function: Callable[..., Any], result: str, arguments: tuple[str, ...]

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import inspect
 import re
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from tests.support.record_batches import Row, array, batch_of, encode, joined, patched, table_of
 
 from kafkalog.errors import CorruptRecordError, UnsupportedFormatError
-from kafkalog.streaming.records import batch_layout
+from kafkalog.streaming.records import batch_kernels, batch_layout
 from kafkalog.streaming.records import crc_kernels as crc_library
 from kafkalog.streaming.records.batch import BatchTable, invalid_checksums, scan_batches
 from kafkalog.streaming.records.jit.inline import INTERPRETED
+from kafkalog.streaming.records.jit.kernel import _Kernel, as_python
 
 _V2 = joined(encode([Row(b"k", b"v", 5)])).tobytes()
 _V0 = bytes.fromhex("0000000000000005000000101fecd70a0000000000016b0000000176")
@@ -215,3 +218,22 @@ def test_attribute_bits_mean_something_only_in_the_magic_that_has_them() -> None
     assert table.is_control.tolist() == [True, False]
     assert table.is_transactional.tolist() == [True, False]
     assert table.is_log_append_time.tolist() == [True, False]
+
+
+@pytest.mark.skipif(INTERPRETED, reason="kernels run as Python")
+def test_little_work_that_comes_again_and_again_is_done_by_kernels_at_last(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    by_python = Counter[str]()
+    in_python = as_python(batch_kernels.walk)
+
+    def counted(*facts: Any) -> int:
+        by_python["walks"] += 1
+        return in_python(*facts)
+
+    monkeypatch.setattr(_Kernel, "is_any_loaded", False)
+    monkeypatch.setattr(_Kernel, "counted_in_python", 0)
+    monkeypatch.setattr(batch_kernels.walk, "as_python", counted)
+    data = np.frombuffer(_V2, np.uint8)
+    assert {len(scan_batches(data).table) for _ in range(2000)} == {1}
+    assert 900 < by_python["walks"] < 1100
