@@ -213,6 +213,8 @@ _USUAL_ENTRIES = re.compile(
 )
 _TOPIC_ID = re.compile(r"[A-Za-z0-9_-]{22}", re.ASCII)
 _ZERO_TOPIC_ID: Final = "A" * 22
+_AS_WRITTEN: Final = re.compile(rb"version: 0\ntopic_id: ([A-Za-z0-9_-]{22})\n?")
+"""``partition.metadata`` as brokers and we write it."""
 
 
 # Offset checkpoints
@@ -389,7 +391,11 @@ def read_topic_id(directory: Path) -> str | None:
 
 
 def _topic_id(path: Path) -> str:
-    lines = read_regular(path, limit=_SMALL).decode("utf-8", "replace").splitlines()
+    content = read_regular(path, limit=_SMALL)
+    plain = _AS_WRITTEN.fullmatch(content)
+    if plain is not None and is_topic_id(plain[1].decode()):
+        return plain[1].decode()
+    lines = content.decode("utf-8", "replace").splitlines()
     if len(lines) != 2:
         raise CheckpointError(f"{path}: has {len(lines)} lines, expected 2")
     version = parse_integer(_labelled("version", lines[0], path), 32, path, 1)

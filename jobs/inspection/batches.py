@@ -30,7 +30,6 @@ from kafkalog.jobs.inspection.log_dirs import (
     partitions_of,
     say_missing,
     tiered_rows,
-    unknown_partition,
     unverified_rows,
 )
 from kafkalog.model import INTERNAL_TOPICS, MAX_OFFSET, TopicPartition, listed
@@ -450,11 +449,8 @@ def dump_batches(
     Up to the end of the log, or to the committed end if damage makes the log end before it.
     """
     say_missing(log_dirs_of(paths), topic)
-    there = partitions_of(paths, topic)
-    wanted = sorted(there) if partition is None else [TopicPartition(topic, partition)]
-    if wanted[0] not in there:
-        raise unknown_partition(wanted[0], paths, there)
-    watch = ends_of(paths, topic)
+    wanted = sorted(partitions_of(paths, topic, partition))
+    watch = ends_of(paths, topic, partition)
     ends = watch.look().offsets
     say_tiered(watch)
     rows = (row for key in wanted for row in _batches_of(watch, key, ends[key], start))
@@ -480,13 +476,11 @@ def _batches_of(
 
 def offsets_there(paths: Sequence[str], topic: str, partition: int | None) -> str:
     """Say which offsets the partitions of a topic have: ``t-0 is [0, 20)``."""
-    watch = ends_of(paths, topic)
-    said = []
-    for key, end in sorted(watch.look().offsets.items()):
-        if partition in {None, key.partition}:
-            with watch.open(key) as log:
-                said.append(f"{key} is [{log.log_start_offset}, {end})")
-    return listed(said)
+    watch = ends_of(paths, topic, partition)
+    ends = watch.look().offsets
+    return listed(
+        [f"{key} is [{watch.log_start(key)}, {end})" for key, end in sorted(ends.items())]
+    )
 
 
 def _headers(log: PartitionLog, start: int, end: int) -> Iterator[Row]:

@@ -9,9 +9,15 @@ from typing import TYPE_CHECKING, Any, Final
 from kafkalog.checkpoints.committed import load_committed
 from kafkalog.errors import UnknownTopicOrPartitionError
 from kafkalog.jobs.inspection.lag import lag_of
-from kafkalog.jobs.inspection.log_dirs import ends_of, log_dirs_of, partitions_of, say_missing
+from kafkalog.jobs.inspection.log_dirs import (
+    ends_of,
+    ends_of_chosen,
+    log_dirs_of,
+    partitions_of,
+    say_missing,
+)
 from kafkalog.model import OFFSETS_TOPIC, TopicPartition, listed
-from kafkalog.streaming.coordinator.group_replay import read_groups
+from kafkalog.streaming.coordinator.group_replay import partition_for_group, read_groups
 from kafkalog.streaming.groups.member_files import MemberFolder
 from kafkalog.streaming.groups.position_topics import is_of_earlier_topic, last_batch_of
 from kafkalog.streaming.groups.rebalance import GroupRecord
@@ -23,6 +29,7 @@ if TYPE_CHECKING:
     from kafkalog.streaming.groups.rebalance import Member
     from kafkalog.streaming.source.offsets import PartitionOffsets
     from kafkalog.streaming.store.ends.tracker import LogEndTracker
+    from kafkalog.streaming.store.log_dirs import LogDirs
 
 __all__ = ["list_groups"]
 
@@ -51,39 +58,51 @@ def list_groups(paths: Sequence[str], names: Sequence[str] = ()) -> list[Row]:
     """
     log_dirs = log_dirs_of(paths)
     lost = say_missing(log_dirs, None)
-    watch = ends_of(paths, None)
-    ends = watch.look().offsets
-    there = partitions_of(paths, None)
-    # A broker's groups may be in a directory that was not named; the sink knows all of its own.
-    is_ours = load_committed(log_dirs.paths).state is not None
-    known = {key: end for key, end in ends.items() if key in there}
-    groups = _groups(watch, known, there, is_ours=is_ours)
+    groups = _groups(paths, log_dirs, names)
     for name in names:
         if name not in groups:
             raise UnknownTopicOrPartitionError(
                 f"there is no group {name!r} here. Groups there: {listed(sorted(groups)) or 'none'}"
             )
+    chosen = {name: groups[name] for name in (dict.fromkeys(names) or sorted(groups))}
+    read = {key for group in chosen.values() for key in _partitions(group)}
+    watch = ends_of_chosen(paths, read.__contains__)
+    ends = {key: end for key, end in watch.look().offsets.items() if key not in lost}
     folders = [path for path in log_dirs.paths if isinstance(path, Path)]
-    ends = {key: end for key, end in ends.items() if key not in lost}
     return [
         row
-        for name in (dict.fromkeys(names) or sorted(groups))
-        for row in _rows(watch, ends, name, groups[name], _processes(folders, name))
+        for name, group in chosen.items()
+        for row in _rows(watch, ends, name, group, _processes(folders, name))
     ]
 
 
-def _groups(
-    watch: LogEndTracker,
-    ends: PartitionOffsets,
-    there: Mapping[TopicPartition, object],
-    *,
-    is_ours: bool,
-) -> dict[str, KnownGroup]:
-    known = {key: end for key, end in ends.items() if key.topic == OFFSETS_TOPIC}
-    if there and not known and not is_ours:
-        _LOGGER.warning("there is no topic %s here, which has the positions", OFFSETS_TOPIC)
+def _partitions(group: KnownGroup) -> set[TopicPartition]:
+    """Return the partitions that a group has positions in, and those that its members hold."""
+    record = GroupRecord() if group.metadata is None else GroupRecord.of(group.metadata)
+    return group.positions.keys() | {key for each in record.members.values() for key in each.held}
+
+
+def _groups(paths: Sequence[str], log_dirs: LogDirs, names: Sequence[str]) -> dict[str, KnownGroup]:
+    """Return the groups that are named, and maybe others; all where one of them is not there."""
+    watch = ends_of(paths, OFFSETS_TOPIC)
+    known = watch.look().offsets
+    if not known:
+        there = partitions_of(paths, None)
+        # A broker's groups may be in a directory that was not named; the sink knows all of its own.
+        if there and load_committed(log_dirs.paths).state is None:
+            _LOGGER.warning("there is no topic %s here, which has the positions", OFFSETS_TOPIC)
+        return {}
+    count = max(key.partition for key in known) + 1
+    own = {TopicPartition(OFFSETS_TOPIC, partition_for_group(name, count)) for name in names}
+    groups = _replayed(watch, {key: end for key, end in known.items() if key in own})
+    if not names or not groups.keys() >= set(names):
+        groups |= _replayed(watch, {key: end for key, end in known.items() if key not in own})
+    return groups
+
+
+def _replayed(watch: LogEndTracker, ends: PartitionOffsets) -> dict[str, KnownGroup]:
     groups: dict[str, KnownGroup] = {}
-    for key, end in known.items():
+    for key, end in ends.items():
         with watch.open(key) as log:
             groups |= read_groups(log, end)
     return groups

@@ -21,7 +21,12 @@ from kafkalog.files.paths import split_paths
 from kafkalog.files.regular import read_regular
 from kafkalog.files.system import system
 from kafkalog.files.watch import is_settled
-from kafkalog.jobs.inspection.log_dirs import ends_of, log_dirs_of, partitions_of, say_missing
+from kafkalog.jobs.inspection.log_dirs import (
+    ends_of_chosen,
+    log_dirs_of,
+    partitions_of,
+    say_missing,
+)
 from kafkalog.jobs.pipelines.replay_checkpoint import FILE, ReplayCheckpoint
 from kafkalog.model import OFFSETS_TOPIC, listed
 from kafkalog.streaming.coordinator.group_replay import PositionsReplay, replay_records
@@ -353,7 +358,9 @@ class LagMeter:
         self._lost = say_missing(log_dirs_of(paths), topic)
         if topic not in {key.topic for key in self._lost}:
             partitions_of(paths, topic)
-        self._watch = ends_of(paths, None)
+        self._watch = ends_of_chosen(
+            paths, lambda key: topic is None or key.topic in {topic, OFFSETS_TOPIC}
+        )
         self._found: dict[_Place, tuple[object, _Found]] = {}
 
     def look(self) -> list[Row]:

@@ -17,10 +17,10 @@ from kafkalog.errors import (
     UnknownTopicOrPartitionError,
 )
 from kafkalog.files.paths import NodePlace
-from kafkalog.model import listed, said_there
+from kafkalog.model import TopicPartition, listed, said_there
 from kafkalog.streaming.log.files import parse_partition_directory
 from kafkalog.streaming.log.log_dir import entries_of, is_log_directory, log_dirs_near, refuse_file
-from kafkalog.streaming.log.segments import LogSegments
+from kafkalog.streaming.log.segments import has_segments
 from kafkalog.streaming.options.kinds import READABLE_PATHS
 from kafkalog.streaming.store.ends.tracker import LogEndTracker, tiered_logs
 from kafkalog.streaming.store.log_dirs import LogDirs
@@ -33,9 +33,8 @@ from kafkalog.streaming.store.recovery.lost_partitions import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from kafkalog.model import TopicPartition
     from kafkalog.streaming.log.log_dir import PartitionDirectory
 
 
@@ -43,6 +42,7 @@ __all__ = [
     "check_no_new_beside_old",
     "check_some_log",
     "ends_of",
+    "ends_of_chosen",
     "explain_nothing",
     "log_dirs_of",
     "partitions_of",
@@ -212,35 +212,52 @@ def _places(paths: Sequence[str]) -> tuple[str, ...]:
 
 
 def partitions_of(
-    paths: Sequence[str], topic: str | None
+    paths: Sequence[str], topic: str | None, partition: int | None = None
 ) -> dict[TopicPartition, PartitionDirectory]:
-    """Find the partitions, of one topic if it is named.
+    """Find the partitions, of one topic if it is named, or one of it; no other is looked into.
 
     A folder that has a partition's name and no segment is no partition; a warning says so.
 
     Raises:
-        UnknownTopicOrPartitionError: there is no such topic.
+        UnknownTopicOrPartitionError: there is no such topic, or no such partition of it.
         LogDirectoryError: there is no partition, and nothing shows that there ever was one.
     """
-    log_dirs, found = log_dirs_of(paths), {}
-    for key, where in live_partitions(log_dirs).items():
-        if LogSegments.of(where.path):
-            found[key] = where
-        else:
-            _LOGGER.warning("%s has no .log file: it is not taken for a partition", where.path)
-    if not found:
+    log_dirs = log_dirs_of(paths)
+    there = live_partitions(log_dirs)
+    wanted = {
+        key: where
+        for key, where in there.items()
+        if topic in {None, key.topic} and partition in {None, key.partition}
+    }
+    found = _with_segments(wanted)
+    if found:
+        return found
+    others = _with_segments({key: where for key, where in there.items() if key not in wanted})
+    if not others:
         explain_nothing(log_dirs.paths)
     if topic is None:
         return found
-    chosen = {key: where for key, where in found.items() if key.topic == topic}
-    if not chosen:
-        names = sorted({key.topic for key in found})
-        raise UnknownTopicOrPartitionError(
-            f"no partition of topic {topic} is in {', '.join(map(str, log_dirs.paths))}. "
-            + said_there(topic, found)
-            + _partition_meant(topic, names)
-        )
-    return chosen
+    if partition is not None and any(key.topic == topic for key in others):
+        raise unknown_partition(TopicPartition(topic, partition), paths, others)
+    names = sorted({key.topic for key in others})
+    raise UnknownTopicOrPartitionError(
+        f"no partition of topic {topic} is in {', '.join(map(str, log_dirs.paths))}. "
+        + said_there(topic, others)
+        + _partition_meant(topic, names)
+    )
+
+
+def _with_segments(
+    folders: Mapping[TopicPartition, PartitionDirectory],
+) -> dict[TopicPartition, PartitionDirectory]:
+    """Leave out folders without a segment, with a warning."""
+    found = {}
+    for key, where in folders.items():
+        if has_segments(where.path):
+            found[key] = where
+        else:
+            _LOGGER.warning("%s has no .log file: it is not taken for a partition", where.path)
+    return found
 
 
 def _partition_meant(topic: str, names: Sequence[str]) -> str:
@@ -253,7 +270,13 @@ def _partition_meant(topic: str, names: Sequence[str]) -> str:
 
 def ends_of(paths: Sequence[str], topic: str | None, partition: int | None = None) -> LogEndTracker:
     """Make ready to look at the ends of all partitions, of one topic's, or of one partition."""
-    return LogEndTracker(
-        _places(paths),
-        lambda key: topic in {None, key.topic} and partition in {None, key.partition},
+    return ends_of_chosen(
+        paths, lambda key: topic in {None, key.topic} and partition in {None, key.partition}
     )
+
+
+def ends_of_chosen(
+    paths: Sequence[str], selects: Callable[[TopicPartition], bool]
+) -> LogEndTracker:
+    """Make ready to look at the ends of the partitions that are selected, and at no other log."""
+    return LogEndTracker(_places(paths), selects)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from kafkalog.checkpoints.commit_state import TopicState
     from kafkalog.streaming.store.ends.rule import OffsetGap
+    from kafkalog.streaming.store.ends.tracker import LogEndTracker
 
 __all__ = ["describe_partitions", "list_offsets", "list_topics"]
 
@@ -30,10 +31,10 @@ def list_topics(paths: Sequence[str]) -> list[Row]:
     say_missing(log_dirs_of(paths), None)
     rows: dict[str, Row] = {}
     for key, found in partitions_of(paths, None).items():
-        row = rows.setdefault(
-            key.topic,
-            {"topic": key.topic, "topicId": read_topic_id(found.path), "partitions": 0, "bytes": 0},
-        )
+        row = rows.get(key.topic)
+        if row is None:  # its id is read once
+            row = rows[key.topic] = {"topic": key.topic, "topicId": read_topic_id(found.path)}
+            row |= {"partitions": 0, "bytes": 0}
         row["partitions"] += 1
         with PartitionLog(found.path, key) as log:
             row["bytes"] += _size(log)
@@ -53,19 +54,22 @@ def _add_replicas(paths: Sequence[str], rows: dict[str, Row]) -> None:
         row["underReplicated"] += each.is_under_replicated
 
 
-def describe_partitions(paths: Sequence[str], topic: str | None) -> list[Row]:
-    """Return a row for each partition."""
+def describe_partitions(
+    paths: Sequence[str], topic: str | None, watch: LogEndTracker | None = None
+) -> list[Row]:
+    """Return a row for each partition; with ``watch``, of :func:`ends_of`, by its looks."""
     committed = load_committed(log_dirs_of(paths).paths)
     rows = []
     replicas = committed.state if committed.state and committed.state.is_replicated else None
     say_missing(log_dirs_of(paths), topic)
     there = partitions_of(paths, topic)
-    watch = ends_of(paths, topic)
+    watch = watch or ends_of(paths, topic)
     say_tiered(watch)
-    for key, end in watch.look().offsets.items():
+    ends, ids = watch.look().offsets, watch.topic_ids()
+    for key, end in ends.items():
         if key not in there:
             continue
-        topic_id = read_topic_id(there[key].path)
+        topic_id = ids[key]
         with watch.open(key) as log:
             start, segments, size = log.log_start_offset, len(log.segments), _size(log)
         known = committed.state.topic(key.topic, topic_id) if committed.state else None
@@ -104,20 +108,23 @@ def _retention(known: TopicState | None) -> str | None:
 def _size(log: PartitionLog) -> int:
     size = 0
     for segment in log.segments:
-        with suppress(FileNotFoundError), segment:  # deleted since; not all of them open at once
-            size += segment.size
+        with suppress(FileNotFoundError):  # deleted since
+            size += segment.path.stat().st_size
     return size
 
 
-def list_offsets(paths: Sequence[str], topic: str | None) -> list[Row]:
+def list_offsets(
+    paths: Sequence[str], topic: str | None, watch: LogEndTracker | None = None
+) -> list[Row]:
     """Return the first and the committed end offset of each partition.
 
+    With ``watch``, of :func:`ends_of`, they are those of its looks.
     ``unread`` counts what lies above the end, ``missing`` what is said to be committed and is not
     in the log. A partition that is committed and has no folder misses all, and has no offsets.
     """
     lost = say_missing(log_dirs_of(paths), topic)
     there = {} if lost else partitions_of(paths, topic)
-    watch = ends_of(paths, topic)
+    watch = watch or ends_of(paths, topic)
     ends = watch.look()
     say_tiered(watch)
     unread = watch.unread()
@@ -125,7 +132,7 @@ def list_offsets(paths: Sequence[str], topic: str | None) -> list[Row]:
         {
             "topic": key.topic,
             "partition": key.partition,
-            "start": watch.log_start(key),
+            "start": watch.seen_start(key).offset,
             "end": end,
             "unread": _length(unread.uncommitted.get(key) or unread.unfinished.get(key)),
             "missing": _length(ends.missing.get(key)),

@@ -22,7 +22,7 @@ from kafkalog.jobs.inspection.figures import (
 )
 from kafkalog.jobs.inspection.groups import list_groups
 from kafkalog.jobs.inspection.lag import LagMeter, ReadersNamed
-from kafkalog.jobs.inspection.log_dirs import log_dirs_of, partitions_of
+from kafkalog.jobs.inspection.log_dirs import ends_of, log_dirs_of, partitions_of
 from kafkalog.jobs.inspection.topics import describe_partitions, list_offsets, list_topics
 from kafkalog.model import INTERNAL_TOPICS, TopicPartition
 from kafkalog.streaming.log.read.salvage import SUMMARY
@@ -149,10 +149,11 @@ def _describe(facts: Facts, paths: Sequence[str]) -> None:
         facts.is_ours = load_committed(log_dirs_of(paths).paths).state is not None
     except KafkaLogError:
         facts.is_ours = True  # what cannot be read was written by the sink
+    watch = ends_of(paths, facts.topic)  # one look at the logs serves all
     finders: dict[str, Callable[[], list[Row]]] = {
         "topics": lambda: _of_topic(facts, list_topics(paths)),
-        "partitions": lambda: describe_partitions(paths, facts.topic),
-        "offsets": lambda: list_offsets(paths, facts.topic),
+        "partitions": lambda: describe_partitions(paths, facts.topic, watch),
+        "offsets": lambda: list_offsets(paths, facts.topic, watch),
         "groups": lambda: _of_topic(facts, list_groups(paths)),
     }
     for name, find in finders.items():
@@ -222,7 +223,7 @@ def _look_for_open(
 ) -> None:
     """Find the transactions that are open at the committed ends of partitions that have any."""
     ends = {TopicPartition(row["topic"], row["partition"]): row["end"] for row in facts.offsets}
-    there = partitions_of(paths, facts.topic)
+    there = partitions_of(paths, facts.topic) if transactional else {}
     for key in sorted(transactional):
         if key.topic in INTERNAL_TOPICS or ends.get(key) is None or key not in there:
             continue

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import sys
 import tracemalloc
 from collections import Counter
@@ -15,7 +16,35 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType
 
-__all__ = ["calls_of", "io_of", "traced_peak"]
+__all__ = ["calls_of", "folders_read", "io_of", "traced_peak"]
+
+_READ: Counter[str] | None = None
+
+
+def _audit(event: str, arguments: tuple[Any, ...]) -> None:
+    if _READ is not None and event in {"open", "os.listdir", "os.scandir"}:
+        place = arguments[0]
+        if isinstance(place, str | os.PathLike):
+            _READ[os.fspath(place)] += 1
+
+
+sys.addaudithook(_audit)  # it cannot be taken away again; without counting it does nothing
+
+
+def folders_read(root: Path, work: Callable[[], object]) -> Counter[str]:
+    """Count what is opened and listed in each folder right below a root, and the folder itself."""
+    global _READ  # noqa: PLW0603
+    read = _READ = Counter()
+    try:
+        work()
+    finally:
+        _READ = None
+    below: Counter[str] = Counter()
+    for place, times in read.items():
+        if Path(place).is_relative_to(root) and (parts := Path(place).relative_to(root).parts):
+            folder = parts[0]
+            below[folder] += times * (root / folder).is_dir()
+    return +below
 
 
 def io_of(work: Callable[[], object]) -> Counter[str]:

@@ -611,6 +611,12 @@ class LogEndTracker:
         seen = self._logs.by_partition[topic_partition]
         return LogStart(self._marks.start_of_log(seen.where, seen.topic_id, first), first)
 
+    def seen_start(self, topic_partition: TopicPartition) -> LogStart:
+        """Return where a log started at the last look, as :meth:`start_of` without another one."""
+        log = self._logs.by_partition[topic_partition]
+        first = max(said_start(self._said(log), log.seen.end), log.seen.start)
+        return LogStart(self._marks.start_of_log(log.where, log.topic_id, first), first)
+
 
 # ----------------------------------------------------------------------------------------------
 # Which logs have records in a remote tier alone, and a warning of them (:mod:`.tiered`).
@@ -626,9 +632,8 @@ def tiered_logs(watch: LogEndTracker) -> Iterator[tuple[TopicPartition, LogStart
         LogDirectoryError, CheckpointError: as ``LogEndTracker.look``.
     """
     for key in watch.look().offsets:
-        with suppress(UnknownTopicOrPartitionError):  # deleted since
-            if (start := watch.start_of(key)).is_tiered:
-                yield key, start
+        if (start := watch.seen_start(key)).is_tiered:
+            yield key, start
 
 
 def say_tiered(watch: LogEndTracker) -> None:

@@ -5,12 +5,25 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+import pytest
+from tests.support.counted_work import folders_read
 from typer.testing import CliRunner
 
+import kafkalog
+from kafkalog.errors import UnknownTopicOrPartitionError
 from kafkalog.jobs.cli.app import app
+from kafkalog.jobs.inspection.batches import dump_batches, offsets_there
+from kafkalog.jobs.inspection.lag import LagMeter, ReadersNamed
+from kafkalog.jobs.inspection.topics import describe_partitions, list_offsets, list_topics
+from kafkalog.jobs.report.facts import gather
+from kafkalog.model import OFFSETS_TOPIC
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
+
+PARTITIONS = 12
 
 
 def call(*words: object) -> tuple[int, str]:
@@ -58,3 +71,61 @@ def test_bad_use_is_one_sentence_and_ends_with_2(tmp_path: Path) -> None:
         code, text = call(*words)
         assert code == 2
         assert told in text
+
+
+@pytest.fixture(scope="module")
+def two_topics(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Give two topics with two records in each of a dozen partitions."""
+    folder = tmp_path_factory.mktemp("two") / "log"
+    numbers = pa.array([*range(PARTITIONS)] * 2, pa.int32())
+    rows = pa.table({"value": ["x"] * 2 * PARTITIONS, "partition": numbers})
+    for topic in ("t", "u"):
+        kafkalog.append(folder, topic, rows, options={"numPartitions": str(PARTITIONS)})
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("ask", "wanted"),
+    [
+        (lambda log: list(dump_batches([log], "t", 3, 0, None)), {"t-3"}),
+        (lambda log: offsets_there([log], "t", 3), {"t-3"}),
+        (lambda log: list_offsets([log], "t"), {f"t-{n}" for n in range(PARTITIONS)}),
+        (lambda log: describe_partitions([log], "t"), {f"t-{n}" for n in range(PARTITIONS)}),
+        (
+            lambda log: LagMeter([log], ReadersNamed(offsets='{"t":{"3":1}}'), "t").look(),
+            {f"t-{n}" for n in range(PARTITIONS)},
+        ),
+    ],
+    ids=["dump -p", "dump -p without rows", "offsets -t", "describe -t", "lag -t"],
+)
+def test_who_asks_for_one_reads_nothing_of_the_others(
+    two_topics: Path, ask: Callable[[str], object], wanted: set[str]
+) -> None:
+    read = folders_read(two_topics, lambda: ask(str(two_topics)))
+    assert set(read) == wanted
+
+
+def test_a_partition_that_is_not_there_is_told_with_those_that_are(two_topics: Path) -> None:
+    with pytest.raises(UnknownTopicOrPartitionError, match=r"t-77 is not in .*there: 0, 1, 2"):
+        list(dump_batches([str(two_topics)], "t", 77, 0, None))
+    with pytest.raises(UnknownTopicOrPartitionError, match=r"no partition .*--topic t"):
+        list_offsets([str(two_topics)], "t-7")
+
+
+def test_what_a_list_reads_of_each_partition_is_bounded(two_topics: Path) -> None:
+    paths = [str(two_topics)]
+    for ask, most in ((lambda: list_topics(paths), 2), (lambda: list_offsets(paths, None), 7)):
+        read = folders_read(two_topics, ask)
+        assert len(read) == 2 * PARTITIONS
+        assert max(read[f"u-{n}"] for n in range(1, PARTITIONS)) <= most
+
+
+def test_a_report_looks_once_where_each_log_ends_and_once_at_its_batches(two_topics: Path) -> None:
+    paths = [str(two_topics)]
+
+    def report() -> None:
+        assert not gather(paths, (), lambda *_: None, checks=False).unknown
+
+    read = folders_read(two_topics, report)
+    assert max(read.values()) <= 26
+    assert OFFSETS_TOPIC not in {name.rpartition("-")[0] for name in read}
