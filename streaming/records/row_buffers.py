@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import IntFlag
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -37,6 +37,9 @@ __all__ = [
     "header_lists",
     "joined_lists",
 ]
+
+
+_Number = TypeVar("_Number", bound=np.generic)
 
 
 # ----------------------------------------------------------------------------------------------
@@ -96,8 +99,8 @@ class BinaryBuilder:
 
     def to_arrow(self, rows: int) -> pa.Array:
         """Return the column; nothing more is to be filled in."""
-        valid = pa.py_buffer(self._valid) if self.nulls else None
-        ends, data = self._ends[: rows + 1], self._data[: self.used]
+        valid = pa.py_buffer(_filled(self._valid, (rows + 7) // 8)) if self.nulls else None
+        ends, data = _filled(self._ends, rows + 1), _filled(self._data, self.used)
         buffers = [valid, pa.py_buffer(ends), pa.py_buffer(data)]
         return pa.Array.from_buffers(pa.binary(), rows, buffers, self.nulls)
 
@@ -106,6 +109,15 @@ class BinaryBuilder:
             grown = np.empty(max(size, 2 * self.used), np.uint8)
             grown[: self.used] = self._data[: self.used]
             self._data = grown
+
+
+def _filled(array: NDArray[_Number], count: int) -> NDArray[_Number]:
+    """Return what was filled of an array; by itself if that is little: Arrow keeps it all.
+
+    Of ten thousand partitions with two rows each, the room for many rows would take gigabytes.
+    """
+    filled = array[:count]
+    return filled.copy() if filled.nbytes < array.nbytes // 4 else filled
 
 
 def check_inside(answer: int) -> None:
@@ -458,15 +470,15 @@ class RowBuffers:
         if self._keeps_values:
             columns["value"] = self._values.to_arrow(rows)
         if self._shows_offsets:
-            columns["offset"] = _numbers(pa.int64(), self._offsets[:rows])
+            columns["offset"] = _numbers(pa.int64(), _filled(self._offsets, rows))
         if self._shows_time:
             columns["timestamp"] = self._micros(rows)
         if self._keeps_kinds:
-            columns["timestampType"] = _numbers(pa.int32(), self._timestamp_types[:rows])
+            columns["timestampType"] = _numbers(pa.int32(), _filled(self._timestamp_types, rows))
         if Columns.HEADERS in wanted:
             columns["headers"] = joined_lists(self._headers)
         if Columns.TIMESTAMP_MS in wanted:
-            columns["timestampMs"] = _numbers(pa.int64(), self._timestamps[:rows])
+            columns["timestampMs"] = _numbers(pa.int64(), _filled(self._timestamps, rows))
         return columns
 
     def _start(self) -> None:

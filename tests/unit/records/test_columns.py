@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 import pytest
+from tests.support.counted_work import traced_peak
 from tests.support.record_batches import (
     STORED_COLUMNS,
     Row,
@@ -51,6 +52,21 @@ def _log(*sizes: int, codec: Codec = Codec.NONE) -> NDArray[np.uint8]:
         offset = assign_offsets(data, offset, 0)
         parts.append(data)
     return np.concatenate(parts)
+
+
+def test_batches_of_few_rows_do_not_keep_the_room_for_many() -> None:
+    data = _log(2)
+    batches: list[pa.RecordBatch] = []
+
+    def decode_each() -> None:
+        for _ in range(50):
+            decoder = RecordDecoder(ALL_COLUMNS)
+            batches.extend(decoder.decode(data, table_of(data)))
+
+    decode_each()
+    batches.clear()
+    assert traced_peak(decode_each) / 50 < 40_000
+    assert {batch.num_rows for batch in batches} == {2}
 
 
 def _values(data: NDArray[np.uint8], start: int = 0, end: int = 2**63 - 1) -> list[int]:
