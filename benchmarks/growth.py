@@ -4,35 +4,65 @@ Counted in CPU time of this process, outside Spark, so that other work on the ma
 Writes ``growth.md`` and its plot.
 
     python -m benchmarks.growth
+    python -m benchmarks.growth --questions --most 30000   # these alone, up to such a size
+
+The questions are also counted in files opened and folders listed, which no other work on the
+machine changes. ``--keep FILE`` keeps what a run has measured of them, and ``--before FILE`` shows
+it beside what a later run has.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
+import json
 import math
+import struct
+import sys
 import time
+from collections import Counter
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import pyarrow as pa
 from benchmarks.machine import facts
-from benchmarks.segments import PartitionWriter, commit_ends, encoded_rows
+from benchmarks.segments import (
+    FIRST_TIMESTAMP,
+    RUN_INTERVAL_MS,
+    PartitionWriter,
+    commit_ends,
+    encoded_rows,
+    postponed,
+)
 from benchmarks.session import scratch
 from matplotlib.figure import Figure
 from rich.console import Console
 
 import kafkalog
+from kafkalog.checkpoints.broker import new_topic_id
+from kafkalog.jobs.inspection.batches import dump_batches, verify_logs
+from kafkalog.jobs.inspection.groups import list_groups
+from kafkalog.jobs.inspection.topics import describe_partitions, list_offsets, list_topics
 from kafkalog.model import TopicPartition
+from kafkalog.streaming.log.intervals import Intervals
+from kafkalog.streaming.log.read.salvage import walk_batches
 from kafkalog.streaming.options.read_options import ReadOptions
+from kafkalog.streaming.records.builder import assign_offsets
+from kafkalog.streaming.sink.group_writer import GroupWriter
+from kafkalog.streaming.source.batch_plan import plan_batch
+from kafkalog.streaming.source.planner import Selection
 from kafkalog.streaming.source.reading import read_split
 from kafkalog.streaming.source.schema import RowSchema, source_schema
 from kafkalog.streaming.source.stream_control import StreamControl
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from typing import TypeAlias
 
     from kafkalog.streaming.source.planner import LogSplit
+
+    _Answer: TypeAlias = tuple[float, int]
 
 __all__ = ["main"]
 
@@ -69,22 +99,40 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="benchmarks.growth", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="small sizes: does it work")
     parser.add_argument("--docs", type=Path, help="where growth.md and its plot go")
+    parser.add_argument("--questions", action="store_true", help="measure the questions alone")
+    parser.add_argument("--most", type=int, default=10_000, help="the largest size of a question")
+    parser.add_argument("--keep", type=Path, help="where to keep what the questions came to")
+    parser.add_argument("--before", type=Path, help="what an earlier run kept, to be shown too")
     asked = parser.parse_args(argv)
-    console = Console()
-    grown = []
-    for series in _series(quick=asked.quick):
-        costs = []
-        for size in series.sizes:
-            with scratch() as folder:
-                costs.append(series.cost(folder, size))
-            console.print(f"{series.title}: {size:,}: {costs[-1]:.3g} ms")
-        grown.append(_Grown(series, costs))
     docs = asked.docs or (None if asked.quick else Path(__file__).parent.parent / "docs")
+    grown = [] if asked.questions else [_measured(each) for each in _series(quick=asked.quick)]
+    answers = [
+        _answered(each, 20 if asked.quick else asked.most, quick=asked.quick)
+        for each in _questions()
+    ]
+    if asked.keep:
+        asked.keep.write_text(json.dumps(dict(answers)), encoding="utf-8")
+    before = json.loads(asked.before.read_text(encoding="utf-8")) if asked.before else {}
     if docs:
         docs.mkdir(parents=True, exist_ok=True)
-        _plot(docs / "growth.png", grown)
-        (docs / "growth.md").write_text(_page(grown), encoding="utf-8")
+        page = docs / "growth.md"
+        if asked.questions:
+            known = page.read_text(encoding="utf-8") if page.exists() else ""
+            first = known.partition(_QUESTIONS)[0]
+        else:
+            _plot(docs / "growth.png", grown)
+            first = _page(grown)
+        page.write_text(first + _answers_page(dict(answers), before), encoding="utf-8")
     return 0
+
+
+def _measured(series: _Series) -> _Grown:
+    costs = []
+    for size in series.sizes:
+        with scratch() as folder:
+            costs.append(series.cost(folder, size))
+        Console().print(f"{series.title}: {size:,}: {costs[-1]:.3g} ms")
+    return _Grown(series, costs)
 
 
 def _series(*, quick: bool) -> list[_Series]:
@@ -124,7 +172,7 @@ def _series(*, quick: bool) -> list[_Series]:
         ),
         _Series(
             "partitions at the start of a query",
-            sizes(10, 100, 1000),
+            sizes(10, 100, 1000, 10_000),
             _first_look,
             "the first look: every partition is opened",
         ),
@@ -248,6 +296,170 @@ def _least(work: Callable[[], object]) -> float:
         work()
         taken.append((time.process_time() - began) * 1e3)
     return min(taken)
+
+
+# ----------------------------------------------------------------------------------------------
+# Small questions about a large set: what they cost is to follow what is asked.
+
+_QUESTIONS: Final = "\n## Small questions about a large set\n"
+_SIZES: Final = (10, 100, 1000, 10_000, 30_000, 50_000)
+_REPEATS_OF_QUESTIONS: Final = 2
+_OPENED: Counter[str] = Counter()
+_IS_COUNTING: list[bool] = []
+
+
+def _audit(event: str, _: tuple[object, ...]) -> None:
+    if _IS_COUNTING and event in {"open", "os.listdir", "os.scandir"}:
+        _OPENED[event] += 1
+
+
+sys.addaudithook(_audit)
+
+
+@contextmanager
+def _counting() -> Iterator[Counter[str]]:
+    _OPENED.clear()
+    _IS_COUNTING.append(True)
+    try:
+        yield _OPENED
+    finally:
+        _IS_COUNTING.clear()
+
+
+class _Question(NamedTuple):
+    """What is asked of a set that ``build`` writes: of so many partitions, segments or groups."""
+
+    title: str
+    build: Callable[[Path, int], None]
+    ask: Callable[[str], object]
+    largest: int = 50_000
+
+
+def _questions() -> list[_Question]:
+    return [
+        _Question("partitions: topics", _build_partitions, lambda log: list_topics([log])),
+        _Question("partitions: offsets", _build_partitions, lambda log: list_offsets([log], None)),
+        _Question(
+            "partitions: describe", _build_partitions, lambda log: describe_partitions([log], None)
+        ),
+        _Question(
+            "partitions: dump of one (-p)",
+            _build_partitions,
+            lambda log: list(dump_batches([log], _TOPIC, 7, 0, None)),
+        ),
+        _Question("partitions: a stream's first batch is planned", _build_partitions, _first_batch),
+        _Question(
+            "partitions: two rows of each are read",
+            _build_partitions,
+            lambda log: kafkalog.read(log, _TOPIC).read_all(),
+        ),
+        _Question(
+            "segments: a walk, as of a takeover",
+            _build_segments,
+            lambda log: sum(1 for _ in walk_batches(Path(log) / f"{_TOPIC}-0", 0)),
+        ),
+        _Question("segments: verify", _build_segments, lambda log: verify_logs([log], None)),
+        _Question("segments: dump --since, a range each", _build_segments, _plan_since),
+        _Question(
+            "groups: groups --group of one",
+            _build_groups,
+            lambda log: list_groups([log], ["g-7"]),
+            1000,
+        ),
+    ]
+
+
+def _answered(question: _Question, most: int, *, quick: bool) -> tuple[str, dict[str, _Answer]]:
+    """Return CPU ms, and files opened and folders listed, by size."""
+    found: dict[str, _Answer] = {}
+    for size in _SIZES:
+        if not (10 if quick else 100) <= size <= min(most, question.largest):
+            continue
+        with scratch() as folder:
+            log = folder / "log"
+            question.build(log, size)
+            question.ask(str(log))
+            taken = []
+            for _ in range(_REPEATS_OF_QUESTIONS):
+                began = time.process_time()
+                question.ask(str(log))
+                taken.append((time.process_time() - began) * 1e3)
+            with _counting() as opened:
+                question.ask(str(log))
+            found[str(size)] = min(taken), opened.total()
+        Console().print(f"{question.title}: {size:,}: {found[str(size)]}")
+    return question.title, found
+
+
+def _build_partitions(folder: Path, partitions: int) -> None:
+    numbers = pa.array([*range(partitions)] * 2, pa.int32())
+    rows = pa.table({"value": ["x" * 90] * len(numbers), "partition": numbers})
+    options = {"numPartitions": str(max(partitions, 8)), "flush": "os"}
+    kafkalog.append(folder, _TOPIC, rows, options=options)
+
+
+def _build_segments(folder: Path, segments: int) -> None:
+    """Write segments of an older batch and a newer one each, with entries for both."""
+    place = TopicPartition(_TOPIC, 0)
+    older = encoded_rows(10)
+    log = folder / f"{_TOPIC}-0"
+    log.mkdir(parents=True)
+    (log / "partition.metadata").write_text(f"version: 0\ntopic_id: {new_topic_id()}")
+    newer = postponed(older, RUN_INTERVAL_MS)
+    for number in range(segments):
+        stem, base = f"{number * 20:020d}", number * 20
+        for at, batch in ((base, older), (base + 10, newer)):
+            assign_offsets(batch, at, 0)
+        (log / f"{stem}.log").write_bytes(older.tobytes() + newer.tobytes())
+        (log / f"{stem}.index").write_bytes(struct.pack(">ii", 19, len(older)))
+        times = FIRST_TIMESTAMP, 9, FIRST_TIMESTAMP + RUN_INTERVAL_MS, 19
+        (log / f"{stem}.timeindex").write_bytes(struct.pack(">qiqi", *times))
+    commit_ends(folder, [(place, segments * 20)])
+
+
+def _build_groups(folder: Path, groups: int) -> None:
+    _build_partitions(folder, 50)
+    ends = {TopicPartition(_TOPIC, number): 1 for number in range(50)}
+    for number in range(groups):
+        GroupWriter([str(folder)], f"g-{number}").commit(ends)
+
+
+def _first_batch(log: str) -> object:
+    control = StreamControl(_options(Path(log)))
+    start = control.initial()
+    return control.plan(start, control.next_end(start, take_all=False))
+
+
+def _plan_since(log: str) -> object:
+    since = Intervals.between(FIRST_TIMESTAMP + RUN_INTERVAL_MS, None)
+    return plan_batch(_options(Path(log)), Selection(timestamps=since))
+
+
+def _answers_page(
+    answers: Mapping[str, Mapping[str, _Answer]], before: Mapping[str, Mapping[str, _Answer]]
+) -> str:
+    lines = [
+        _QUESTIONS,
+        (
+            f"CPU time, the least of {_REPEATS_OF_QUESTIONS} runs after a first one. In brackets:"
+            " how often a file was opened or a folder listed. Before a colon: how many partitions,"
+            " segments or groups the set has.\n"
+        ),
+    ]
+    if before:
+        lines += ["| what is asked | before | now |", "| --- | --- | --- |"]
+    else:
+        lines += ["| what is asked | now |", "| --- | --- |"]
+    for title, now in answers.items():
+        cells = [_steps(before.get(title, {}))] if before else []
+        lines.append(f"| {' | '.join([title, *cells, _steps(now)])} |")
+    return "\n".join([*lines, ""])
+
+
+def _steps(found: Mapping[str, _Answer]) -> str:
+    return ", ".join(
+        f"{int(size):,}: {cost:.3g} ms ({opened:,})" for size, (cost, opened) in found.items()
+    )
 
 
 def _plot(path: Path, grown: Sequence[_Grown]) -> None:

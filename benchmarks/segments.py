@@ -31,6 +31,7 @@ __all__ = [
     "PartitionWriter",
     "commit_ends",
     "encoded_rows",
+    "postponed",
     "write_partition",
     "write_topic",
 ]
@@ -85,12 +86,17 @@ class PartitionWriter:
 
     def append(self, run: npt.NDArray[np.uint8], *, later_ms: int = 0) -> int:
         """Append the rows again, so much later, with the next offsets; return the end offset."""
-        numbered = run.copy()
-        if later_ms:
-            _postpone(numbered, later_ms)
+        numbered = postponed(run, later_ms) if later_ms else run.copy()
         assign_offsets(numbered, self._appender.log_end_offset, self._appender.leader_epoch)
         self._appender.append(numbered, scan_batches(numbered).table)
         return self._appender.log_end_offset
+
+
+def postponed(run: npt.NDArray[np.uint8], later_ms: int) -> npt.NDArray[np.uint8]:
+    """Return a copy of encoded rows whose records are so much later."""
+    later = run.copy()
+    _postpone(later, later_ms)
+    return later
 
 
 def write_partition(
