@@ -18,6 +18,7 @@ themselves are void: they lie outside the checksum, and readers put them in. ``"
 object itself, and positions count from the first inline byte.
 
     deleted     {"deleted":["<topic id>"]}
+    forgotten   {"forgotten":[["","<writer>"],["<topic id>","<writer whose version counts there>"]]}
     swept       {"swept":6,"delay":86400000}
 
 A checkpoint has the same lines, of all topics, extents and writers; its line 2 has no ``previous``
@@ -94,7 +95,7 @@ _HEAD: Final = frozenset({"commit", "id", "previous", "log", "inline"})
 _CHECKPOINT_HEAD: Final = _HEAD - {"previous", "inline"}
 _EXTENTS: Final = frozenset({"extents", "partition", "of"})
 _SWEPT: Final = frozenset({"swept", "delay"})
-_DELETED: Final = frozenset({"deleted"})
+_OF_COMMIT: Final = {each: frozenset({each}) for each in ("deleted", "forgotten")}
 _DROPPED: Final = frozenset({"dropped"})
 
 DELETE_DELAY_MS: Final = 86_400_000
@@ -189,7 +190,8 @@ class BucketCommit:
 
     ``topics`` by topic id, with those of their partitions and versions that change; settings are
     given whole. ``extents`` continue their partitions; those below a log start are dropped.
-    ``deleted`` are topics. ``swept`` and ``delay_ms`` are 0 where they do not change. ``size`` is
+    ``deleted`` are topics, ``forgotten`` writers, and versions of writers in a topic by its id.
+    ``swept`` and ``delay_ms`` are 0 where they do not change. ``size`` is
     that of the object in bytes, without what is inline; 0 of one that was not written yet.
     """
 
@@ -203,6 +205,7 @@ class BucketCommit:
     inline: bytes = b""
     size: int = 0
     deleted: Sequence[str] = ()
+    forgotten: Sequence[tuple[str, str]] = ()
     swept: int = 0
     delay_ms: int = 0
 
@@ -236,6 +239,7 @@ class BucketState:
             self.extents.setdefault(place, []).extend(extents)
         self.number, self.commit_id = commit.number, commit.commit_id
         self._drop(commit)
+        self._forget(commit)
         self.swept = max(self.swept, commit.swept)
         self.delay_ms = commit.delay_ms or self.delay_ms
         if commit.swept:
@@ -249,6 +253,15 @@ class BucketState:
         for key in commit.deleted:
             for number in self.topics.pop(key).partitions:
                 self._drop_below((key, number), _LARGEST_NAME)
+
+    def _forget(self, commit: BucketCommit) -> None:
+        for key, writer in commit.forgotten:
+            topic = self.topics.get(key)
+            if topic is not None:
+                versions = {each: last for each, last in topic.versions.items() if each != writer}
+                self.topics[key] = replace(topic, versions=versions)
+            elif not key:
+                self.writers.pop(writer, None)
 
     def _drop_below(self, place: ExtentKey, start: int) -> None:
         extents = self.extents.get(place, [])
@@ -338,6 +351,8 @@ def commit_bytes(commit: BucketCommit) -> bytes:
     lines = [*_lines(commit.topics, commit.extents, commit.writers)]
     if commit.deleted:
         lines.append({"deleted": list(commit.deleted)})
+    if commit.forgotten:
+        lines.append({"forgotten": list(commit.forgotten)})
     if commit.swept or commit.delay_ms:
         lines.append({"swept": commit.swept, "delay": commit.delay_ms})
     return seal(_COMMIT, _VERSION, chain([head], lines)) + commit.inline
@@ -383,7 +398,7 @@ def parse_commit(data: bytes, name: str) -> BucketCommit:
         head = sealed.lines[0]
         check_fields(name, 2, head, _HEAD)
         number = natural(head["commit"])
-        parsed = _parse(sealed, name, {"deleted": _DELETED})
+        parsed = _parse(sealed, name, _OF_COMMIT)
         own = _Inline(commit_name(number), first_inline, len(data))
         return BucketCommit(
             number=number,
@@ -396,6 +411,10 @@ def parse_commit(data: bytes, name: str) -> BucketCommit:
             inline=data[first_inline:],
             size=first_inline,
             deleted=tuple(map(text, parsed.lines.get("deleted", {}).get("deleted", ()))),
+            forgotten=tuple(
+                (text(key), text(writer))
+                for key, writer in parsed.lines.get("forgotten", {}).get("forgotten", ())
+            ),
             swept=natural(parsed.lines.get("swept", {}).get("swept", 0)),
             delay_ms=natural(parsed.lines.get("swept", {}).get("delay", 0)),
         )

@@ -33,7 +33,11 @@ from kafkalog.streaming.admin.old_segments import (
     opened_logs,
     refuse_broker_directory,
 )
-from kafkalog.streaming.commit.bucket_commit import TopicChange, change_topics
+from kafkalog.streaming.commit.bucket_commit import (
+    TopicChange,
+    change_topics,
+    forget_silent_writers,
+)
 from kafkalog.streaming.commit.states import make_shortened_durable
 from kafkalog.streaming.log.retention import LogBounds, Retention, expired
 from kafkalog.streaming.log.swap import Removed, remove_retired
@@ -505,6 +509,7 @@ def _retain_bucket(
 
     _move_starts(root, done, starts, dry_run=dry_run)
     if not dry_run:
+        forget_silent_writers(root)
         with root.writing() as log:
             done.removed = done.removed.plus(Removed(*sweep_data(log)))
             clean_commits(log)

@@ -7,7 +7,7 @@ it goes into the commit object: then that is the only request.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kafkalog.checkpoints.broker import new_topic_id
 from kafkalog.checkpoints.bucket_state import MAX_INLINE_BYTES, BucketCommit, Extent, data_name
@@ -16,6 +16,7 @@ from kafkalog.errors import CommitError
 from kafkalog.files.system import system
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.commit.committer import Outcome, warn_unknown_query
+from kafkalog.streaming.commit.states import still_known
 from kafkalog.streaming.commit.versions import note_versions, with_new_topics
 from kafkalog.streaming.objects.bucket_log import Proposal
 from kafkalog.streaming.store.identity import BatchIdentity, Verdict, judge, remember
@@ -30,7 +31,9 @@ if TYPE_CHECKING:
     from kafkalog.streaming.objects.bucket_log import BucketLog
     from kafkalog.streaming.objects.bucket_store import BucketRoot
 
-__all__ = ["TopicChange", "change_topics", "commit_batch"]
+__all__ = ["TopicChange", "change_topics", "commit_batch", "forget_silent_writers"]
+
+_LEAST_REMEMBERED_MS: Final = 30 * 86_400_000
 
 
 def commit_batch(
@@ -105,6 +108,66 @@ class TopicChange(NamedTuple):
 
     topics: Mapping[str, TopicState] = {}
     deleted: tuple[str, ...] = ()
+
+
+def forget_silent_writers(root: BucketRoot) -> list[str]:
+    """Forget the writers that were silent for twice as long as they asked to be remembered.
+
+    As in log directories, one commit notes that a writer has expired, and a later one forgets it:
+    one wrong clock makes nobody forgotten. None is forgotten before thirty days.
+
+    Returns:
+        those that were forgotten.
+
+    Raises:
+        UnknownOutcomeError: the store did not tell whether it is committed.
+        KafkaLogError: nothing is changed.
+    """
+    now_ms = system.time_ns() // 1_000_000
+    forgotten: list[str] = []
+
+    def propose(state: BucketState) -> Proposal | None:
+        change = _silence(state, now_ms)
+        forgotten[:] = [name for _, name in change.forgotten]
+        if not (change.writers or change.topics or forgotten):
+            return None
+        return Proposal(change, is_known_again=True)
+
+    with root.writing() as log:
+        log.follow()
+        log.commit(propose)
+    return forgotten
+
+
+def _silence(state: BucketState, now_ms: int) -> BucketCommit:
+    """Return a commit of what is to be noted and forgotten of writers that are silent."""
+    writers, gone = _noted_silence(state.writers, now_ms)
+    forgotten = [("", name) for name in gone]
+    topics = {}
+    for key, topic in state.topics.items():
+        versions, gone = _noted_silence(topic.versions, now_ms)
+        forgotten += [(key, name) for name in gone]
+        if versions:
+            topics[key] = TopicState(topic.name, settings=topic.settings, versions=versions)
+    return BucketCommit(
+        number=0,
+        commit_id="",
+        previous="",
+        log_id="",
+        topics=topics,
+        writers=writers,
+        forgotten=tuple(forgotten),
+    )
+
+
+def _noted_silence(
+    writers: Mapping[str, WriterState], now_ms: int
+) -> tuple[dict[str, WriterState], list[str]]:
+    """Return the writers of which something is to be noted now, and those to be forgotten."""
+    known = still_known(writers, now_ms)
+    noted = {name: last for name, last in known.items() if last is not writers[name]}
+    young_ms = now_ms - _LEAST_REMEMBERED_MS
+    return noted, [name for name in writers.keys() - known if writers[name].time_ms < young_ms]
 
 
 def _within_limit(log: BucketLog, runs: Sequence[StagedRun]) -> Sequence[StagedRun]:

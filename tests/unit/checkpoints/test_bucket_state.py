@@ -194,7 +194,7 @@ JSON = st.recursive(
     max_leaves=12,
 )
 FIELDS = ["topic", "id", "settings", "partitions", "versions", "extents", "partition", "of"]
-FIELDS += ["writer", "run", "deleted", "dropped", "swept", "delay"]
+FIELDS += ["writer", "run", "deleted", "dropped", "swept", "delay", "forgotten"]
 LINES = st.lists(st.dictionaries(st.sampled_from(FIELDS), JSON), max_size=3)
 NAMES = st.sampled_from(["", "data/" + "1" * 20 + "-" + "a" * 32, "../x", "data/../../x", "/etc"])
 NUMBERS = st.integers(-3, 300) | st.integers(-(1 << 70), 1 << 70)

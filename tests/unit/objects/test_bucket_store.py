@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -34,6 +35,7 @@ from kafkalog.errors import (
 )
 from kafkalog.files.objects import FolderObjects
 from kafkalog.files.storage import RemoteRoot
+from kafkalog.files.system import system
 from kafkalog.jobs.cli.app import app
 from kafkalog.model import TopicPartition
 from kafkalog.streaming import api
@@ -431,3 +433,19 @@ def test_a_batch_that_was_staged_before_a_sweep_is_refused(appended: str, tmp_pa
     assert values(appended) == [b"a"]
     kafkalog.append(appended, "t", large, options={"compression.type": "none"})
     assert len(values(appended)) == 2001
+
+
+def test_writers_that_are_silent_for_long_are_forgotten(
+    appended: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows, now = pa.table({"value": ["a"]}), time.time_ns()
+    asked = {"transactional.id.expiration.ms": "20d"}
+    kafkalog.append(appended, "t", rows, transactional_id="w", version=5, options=asked)
+    for days, is_known in ((19, True), (21, True), (41, True), (42, False)):
+        at = now + days * 86_400_000_000_000
+        monkeypatch.setattr(system, "time_ns", lambda at=at: at)
+        retention.retain([appended])
+        with BucketRoot.of(RemoteRoot.parse(appended)).writing() as log:
+            (topic,) = log.state.topics.values()
+        assert bool(topic.versions) is is_known, days
+    assert kafkalog.append(appended, "t", rows, transactional_id="w", version=5).appended
