@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from tests.support.bucket_writers import append_at_once, check_written
+from tests.support.bucket_writers import append_at_once, check_written, kill_at_each_request
 from tests.support.object_servers import HONEST, LIARS
 from tests.support.object_store import Losses, ObjectStore, object_store
 
@@ -66,6 +66,30 @@ def test_sixteen_writers_append_fifty_batches_each(store: ObjectStore, *, loses:
     store.reset()
     assert loses or most <= 50
     check_written(store, prefix, 16, 50)
+
+
+@pytest.mark.parametrize("store", ["versitygw"], indirect=True)
+@pytest.mark.parametrize("rows", [1, pytest.param(20, id="in an object")])
+def test_a_writer_that_is_killed_at_any_request_writes_each_row_once(
+    store: ObjectStore, rows: int
+) -> None:
+    direct = store.past_the_proxy()
+    make_log(direct, f"killed-{rows}")
+    batches = kill_at_each_request(direct, f"killed-{rows}", rows)
+    objects = open_objects(direct.place(f"killed-{rows}"))
+    names = [entry.name for entry in objects.list_after("_kafkalog")]
+    assert sum("/checkpoints/" in name for name in names) > 3
+    assert batches > 6  # open, look for the end, stage, commit, write a checkpoint
+    tail = kafkalog.tail(
+        direct.uri(f"killed-{rows}"),
+        "t",
+        options={**direct.options, "startingOffsets": "earliest", "maxOffsetsPerTrigger": "10"},
+    )
+    found: list[int] = []
+    while len(found) < batches * rows:
+        values = next(tail)["value"].to_pylist()
+        found += [int(value.split(b" ", 2)[1]) for value in values]
+    assert found == [number for number in range(batches) for _ in range(rows)]
 
 
 def test_a_commit_that_lands_after_abort_finds_its_rows(store: ObjectStore) -> None:

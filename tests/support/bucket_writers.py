@@ -1,18 +1,22 @@
-"""Processes that append to a log in an object store at once, each batch until it is known to stand.
+"""Processes that append to a log in an object store: many at once, or killed at each request.
 
 They are forked from one that has imported all: ``python -m tests.support.bucket_writers`` with
-arguments in JSON. What it prints: the most requests that one batch took to create a commit.
+arguments in JSON.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 from collections import Counter
+from functools import partial
+from itertools import count
 from pathlib import Path
+from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -20,12 +24,15 @@ import pyarrow as pa
 import kafkalog
 from kafkalog.errors import LogDirectoryError, UnknownOutcomeError
 from kafkalog.files.objects import Creation, StoreObjects, open_objects
+from kafkalog.streaming.objects import bucket_log
 from kafkalog.streaming.objects.bucket_log import BucketLog
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tests.support.object_store import ObjectStore
 
-__all__ = ["PARTITIONS", "append_at_once", "check_written"]
+__all__ = ["PARTITIONS", "append_at_once", "check_written", "kill_at_each_request"]
 
 PARTITIONS: Final = 4
 _TOPIC: Final = "t"
@@ -35,9 +42,21 @@ _MOST_REPEATED: Final = 200
 def append_at_once(store: ObjectStore, prefix: str, writers: int, batches: int) -> int:
     """Let processes append, and return the most creations of commits that a batch took."""
     options = {**store.options, "storage.tries": "20"}
-    given = json.dumps([store.uri(prefix), options, writers, batches])
+    return max(_run("_race", store.uri(prefix), options, writers, batches))
+
+
+def kill_at_each_request(store: ObjectStore, prefix: str, rows: int) -> int:
+    """Append a batch for each request that an append makes, killed before it, and then again.
+
+    Each commit writes a checkpoint, too. ``rows`` of 100,000 bytes are in a batch. Returns how many
+    batches there are: the last one is not killed.
+    """
+    return _run("_kill_at_each", store.uri(prefix), store.options, rows)[-1]
+
+
+def _run(what: str, *given: Any) -> list[int]:
     done = subprocess.run(
-        [sys.executable, "-m", "tests.support.bucket_writers", given],
+        [sys.executable, "-m", "tests.support.bucket_writers", json.dumps([what, *given])],
         cwd=Path(__file__).parents[2],
         capture_output=True,
         text=True,
@@ -45,7 +64,7 @@ def append_at_once(store: ObjectStore, prefix: str, writers: int, batches: int) 
         check=False,
     )
     assert done.returncode == 0, done.stderr[-4000:]
-    return max(int(line) for line in done.stdout.split())
+    return [int(line) for line in done.stdout.split()]
 
 
 def check_written(
@@ -110,26 +129,63 @@ def _append(uri: str, rows: pa.Table, name: str, version: int, options: dict[str
     raise AssertionError(f"batch {version} of {name} was tried {_MOST_REPEATED} times")
 
 
-def _main(given: str) -> None:
-    uri, options, writers, batches = json.loads(given)
-    with tempfile.TemporaryDirectory() as folder:  # kernels are loaded once
-        kafkalog.append(folder, _TOPIC, pa.table({"partition": [0], "value": [""]}, _SCHEMA))
-    children = []
-    for writer in range(writers):
-        pid = os.fork()
-        if pid == 0:
-            code = 1
-            try:
-                print(_append_all(uri, options, writer, batches), flush=True)  # noqa: T201
-                code = 0
-            except BaseException as error:  # noqa: BLE001 - told by the parent
-                print(f"{writer}: {error!r}", file=sys.stderr, flush=True)  # noqa: T201
-            finally:
-                os._exit(code)
-        children.append(pid)
+def _race(uri: str, options: dict[str, str], writers: int, batches: int) -> None:
+    def append_all(writer: int) -> None:
+        print(_append_all(uri, options, writer, batches), flush=True)  # noqa: T201
+
+    children = [_fork(partial(append_all, writer)) for writer in range(writers)]
     failed = [pid for pid in children if os.waitpid(pid, 0)[1]]
     sys.exit(f"{len(failed)} writers failed" if failed else 0)
 
 
+def _kill_at_each(uri: str, options: dict[str, str], rows: int) -> None:
+    bucket_log._COMMITS_BETWEEN = 0  # a checkpoint with each commit
+    ends = 0
+    while True:
+        noise = Random(ends).randbytes(rows * 100_000 // 2).hex()
+        value = [f"0 {ends} {noise[n * 100_000 :][:100_000]}" for n in range(rows)]
+        table = pa.table({"partition": [0] * rows, "value": value}, _SCHEMA)
+        append = partial(_append, uri, table, "w", ends, options)
+        ends += 1
+        if os.waitpid(_fork(append, killed_at=ends), 0)[1] == 0:
+            break
+        if os.waitpid(_fork(append), 0)[1]:
+            sys.exit("what was killed fails when it comes again")
+    print(ends)  # noqa: T201
+
+
+def _fork(action: Callable[[], None], killed_at: int = 0) -> int:
+    """Do something in a process of its own, which is killed before one of its requests."""
+    pid = os.fork()
+    if pid:
+        return pid
+    if killed_at:
+        _count_requests(killed_at)
+    try:
+        action()
+    except BaseException as error:  # noqa: BLE001 - told by the parent
+        print(repr(error), file=sys.stderr, flush=True)  # noqa: T201
+        os._exit(1)
+    os._exit(0)
+
+
+def _count_requests(killed_at: int) -> None:
+    asked = count(1)
+
+    def killing(call: Callable[..., Any]) -> Callable[..., Any]:
+        def ask(*given: Any, **named: Any) -> Any:
+            if next(asked) == killed_at:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return call(*given, **named)
+
+        return ask
+
+    for name in ("create", "put", "get", "get_range", "list_after", "delete"):
+        setattr(StoreObjects, name, killing(getattr(StoreObjects, name)))
+
+
 if __name__ == "__main__":
-    _main(sys.argv[1])
+    _what, *_given = json.loads(sys.argv[1])
+    with tempfile.TemporaryDirectory() as _folder:  # kernels are loaded once
+        kafkalog.append(_folder, _TOPIC, pa.table({"partition": [0], "value": [""]}, _SCHEMA))
+    {"_race": _race, "_kill_at_each": _kill_at_each}[_what](*_given)
