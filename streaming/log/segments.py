@@ -69,6 +69,9 @@ _SETTLED_NS: Final = 100_000_000
 """A folder that has not changed for so long did not change while it was listed: its clock may tick
 in steps of 10 ms, and on another machine."""
 
+_KEPT_NS: Final = 3_000_000_000
+"""For so long, for the listing to be kept: some file systems count in steps of two seconds."""
+
 _RESTS_SECONDS: Final = (0.0, 0.0, 0.001, 0.005, 0.02, *[0.05] * 200)
 """How long to wait before each further listing of a folder that changes while it is listed."""
 
@@ -111,8 +114,9 @@ def _names_and_time(directory: Path) -> tuple[list[str], int | None]:
             return [e.name for e in directory.entries() if e.name.endswith(_KINDS)], None
         before = directory.stat().st_mtime_ns
         names = _list(directory)
-        if directory.stat().st_mtime_ns == before < system.time_ns() - _SETTLED_NS:
-            return names, before
+        unchanged_ns = system.time_ns() - before
+        if directory.stat().st_mtime_ns == before and unchanged_ns > _SETTLED_NS:
+            return names, before if unchanged_ns > _KEPT_NS else None
         for rest in _RESTS_SECONDS:
             system.sleep(rest)
             again = _list(directory)

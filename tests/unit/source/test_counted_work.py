@@ -16,6 +16,7 @@ from tests.support.counted_reads import counted_reads
 from tests.support.logs import Row, append_batch, batch_bytes, write_checkpoint, write_segment
 
 from kafkalog.errors import DataLossError
+from kafkalog.files.system import system
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.log.intervals import Intervals
 from kafkalog.streaming.log.partition_log import PartitionLog
@@ -163,6 +164,16 @@ def test_a_walk_sees_segments_that_come_and_go_meanwhile(tmp_path: Path) -> None
     write_segment(folder, 2 * SEGMENTS, batch_bytes(2 * SEGMENTS, [Row()]))
     found = [int(base) for _, chunk in walk for base in chunk.table.base_offset]
     assert found == [*range(4, 2 * SEGMENTS + 1)]
+
+
+def test_a_folder_that_changed_just_now_is_listed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = many_segments(tmp_path / "t-0")
+    monkeypatch.setattr(system, "time_ns", lambda: (FIRST_MS + 2000) * 1_000_000)
+    with counted_calls() as calls:
+        assert sum(1 for _ in walk_batches(folder, 0)) == SEGMENTS
+    assert calls["os.scandir"] > SEGMENTS
 
 
 def test_many_ranges_of_a_log_are_planned_with_one_listing(tmp_path: Path) -> None:
