@@ -46,6 +46,7 @@ KEPT = {
     "streaming/records/compression/zstd_kernels.py": "whether zstandard exports its functions",
     "streaming/records/jit/folder.py": "the folder of compiled kernels, the same for all",
     "streaming/log/files.py": "names of partitions' folders, parsed",
+    "src/kafkalog/files/storage.py": "who finds a log in a store, filled when modules are loaded",
     "streaming/options/declaring.py": "the names of options",
     "streaming/store/topics.py": "settings, parsed",
     "streaming/spark/worker.py": "what belongs to a Python worker of Spark's",
