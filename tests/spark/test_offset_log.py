@@ -43,7 +43,7 @@ def test_ends_of_a_micro_batch_are_read(session: SparkSession, tmp_path: Path) -
     stream = stream.select("topic", "partition", "offset", "value")
     kept = {"preserveOffsets": "true", "preserveEnds": "true", "checkpointLocation": str(folder)}
     writer = stream.writeStream.format("kafkalog").options(**kept).trigger(availableNow=True)
-    writer.start(str(tmp_path / "b")).awaitTermination(120)
+    assert writer.start(str(tmp_path / "b")).awaitTermination(600)
     assert values_of([tmp_path / "b"], "t") == {0: ["x", "y"]}
     assert QueryCheckpoint(folder).ends(0) == ENDS
     assert reached_of((folder / "offsets" / "0").read_text(), "") == ENDS

@@ -80,7 +80,7 @@ class Run:
 def finish(started: tuple[StreamingQuery, Run]) -> Run:
     query, run = started
     try:
-        assert query.awaitTermination(120)
+        assert query.awaitTermination(600)
     finally:
         query.stop()
     return run
