@@ -43,6 +43,7 @@ from kafkalog.streaming.admin import retention, topics
 from kafkalog.streaming.objects import bucket_store
 from kafkalog.streaming.objects.bucket_log import BucketLog, Proposal
 from kafkalog.streaming.objects.bucket_store import BucketRoot, BucketStore, number_batches
+from kafkalog.streaming.objects.cleaning import clean_commits
 from kafkalog.streaming.options.read_options import ReadOptions
 from kafkalog.streaming.source.schema import ReadRows
 
@@ -182,6 +183,32 @@ def test_what_is_committed_later_is_seen_by_the_next_look(
     log.follow()
     commit(log, {0: staged_batches(local / "t-0")[0]}, inline=True)
     assert len(rows_of(at_once)) == 70
+
+
+def test_a_reader_that_slept_for_eight_days_goes_on(
+    local: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    objects = FolderObjects(tmp_path / "cleaned")
+    monkeypatch.setattr(bucket_store, "open_objects", lambda _: objects)
+    given = RemoteRoot.parse(f"s3://cleaned{tmp_path}").with_options({"poll_interval_ms": -1})
+    root = BucketRoot.of(given)
+    batches = staged_batches(local / "t-0")
+    log = BucketLog.create(objects)
+    commit(log, {0: batches[0]}, inline=False)
+    parsed = replace(ReadOptions.parse({"path": "/log", "subscribe": "t"}), paths=(root,))
+    planned = api._plan(parsed)
+    for data in (*batches, batches[0]):
+        commit(log, {0: data}, inline=False)
+    log.checkpoint()
+    assert clean_commits(log, keep_ms=-60_000, keep_commits=1) == 5
+    for name in ("time_ns", "boottime"):
+        day = 86_400 * (10**9 if name == "time_ns" else 1)
+        clock = getattr(system, name)
+        monkeypatch.setattr(system, name, lambda clock=clock, day=day: clock() + 8 * day)
+    rows = ReadRows.of(parsed, (), ())
+    assert sum(len(b) for b in api._read_splits(planned, parsed, rows)) == 10
+    offsets = [row["offset"] for row in rows_of(root, startingOffsets='{"t":{"0":10}}')]
+    assert offsets == list(range(10, 50))
 
 
 def test_a_path_is_pickled_by_the_options_of_its_store(root: BucketRoot) -> None:
