@@ -447,6 +447,7 @@ def _answers_page(
         ),
     ]
     if before:
+        lines += ["*Before* is what an earlier state of the code took on the same machine.\n"]
         lines += ["| what is asked | before | now |", "| --- | --- | --- |"]
     else:
         lines += ["| what is asked | now |", "| --- | --- |"]
@@ -458,7 +459,8 @@ def _answers_page(
 
 def _steps(found: Mapping[str, _Answer]) -> str:
     return ", ".join(
-        f"{int(size):,}: {cost:.3g} ms ({opened:,})" for size, (cost, opened) in found.items()
+        f"{int(size):,}: {f'{cost:,.0f}' if cost >= 100 else f'{cost:.3g}'} ms ({opened:,})"
+        for size, (cost, opened) in found.items()
     )
 
 
