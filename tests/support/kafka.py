@@ -80,7 +80,8 @@ _COMMON: Final = {
 }
 
 _STORAGE_LOGGERS: Final = re.compile(
-    r"(WARN|ERROR|FATAL) (kafka\.log|kafka\.server\.(Log|Replica|Broker|Kafka)"
+    r"(WARN|ERROR|FATAL) (?!\S*\.BrokerLifecycleManager )"  # heartbeats: on a busy machine late
+    r"(kafka\.log|kafka\.server\.(Log|Replica|Broker|Kafka)"
     r"|org\.apache\.kafka\.(storage|server)|kafka\.cluster|state\.change)\S* "
 )
 
