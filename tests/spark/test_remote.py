@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
+import signal
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -207,3 +212,52 @@ def test_a_query_whose_checkpoint_is_older_is_refused(
     with pytest.raises(PySparkException, match="BatchIdentityError"):
         run(str(older))
     assert values_of(spark, options, "b") == ["0", "1", "2"] * 2
+
+
+DRIVER = """
+import json, sys
+from tests.support.spark import small_session
+
+options, checkpoint = json.loads(sys.argv[1]), sys.argv[2]
+with small_session() as spark:
+    reader = spark.readStream.format("kafkalog").options(**options, subscribe="a")
+    frame = reader.options(startingOffsets="earliest", maxOffsetsPerTrigger="3").load()
+    writer = frame.writeStream.format("kafkalog").options(**options, topic="b")
+    query = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
+    query.awaitTermination(300)
+"""
+
+
+@pytest.mark.nightly
+def test_a_driver_that_is_killed_at_its_commits_writes_each_row_once(
+    spark: SparkSession, store: ObjectStore, tmp_path: Path
+) -> None:
+    store.make_bucket()
+    options = {"path": store.uri("killed"), **store.options}
+    frame = spark.range(9).selectExpr("CAST(id AS STRING) AS value").coalesce(1)
+    frame.write.format("kafkalog").options(**options, topic="a").mode("append").save()
+    faults = iter(["lost", "reset", None, "reset"])
+    command = [sys.executable, "-c", DRIVER, json.dumps(options), str(tmp_path / "checkpoint")]
+    running: list[subprocess.Popen[bytes]] = []
+
+    def kill(request: Request) -> str | None:
+        if request.method != "PUT" or "/commits/" not in request.path:
+            return None
+        fault = next(faults, None)
+        if fault is not None:
+            os.killpg(running[-1].pid, signal.SIGKILL)
+        return fault
+
+    store.fault = kill
+    codes = []
+    while not codes or codes[-1]:
+        assert len(codes) < 6
+        running.append(
+            subprocess.Popen(command, cwd=Path(__file__).parents[2], start_new_session=True)
+        )
+        codes.append(running[-1].wait(300))
+    store.reset()
+    # a worker may outlive its driver, and commit what the next driver finds committed then
+    assert codes[:-1] == [-signal.SIGKILL] * (len(codes) - 1)
+    assert len(codes) > 2
+    assert values_of(spark, options, "b") == [str(n) for n in range(9)]
