@@ -112,18 +112,23 @@ def _two_controllers(nodes: NodeHistory) -> Iterator[str]:
 
 
 def _falling_states(nodes: NodeHistory) -> Iterator[str]:
-    """What is in place in a directory is followed by what is newer, or by itself."""
+    """What is in place in a directory is followed by what is newer, or by itself.
+
+    But a node that has lost its state gets an older one, without a controller, as if it had been
+    away.
+    """
     last: dict[str, Placed] = {}
     for each in nodes.placed:
         before = last.get(each.directory)
         is_older = before and (each.sequence, each.epoch) < (before.sequence, before.epoch)
-        if before and is_older and not _came_back(nodes, each.node, before.at, each.at):
+        if before and is_older and not _may_be_older(nodes, each, since=before.at):
             yield f"{each.directory} gets {each} after {before}"
         last[each.directory] = each
 
 
-def _came_back(nodes: NodeHistory, node: int, since: int, until: int) -> bool:
-    return any(since <= at <= until for at in nodes.older.get(node, ()))
+def _may_be_older(nodes: NodeHistory, placed: Placed, since: int) -> bool:
+    came_back = any(since <= at <= placed.at for at in nodes.older.get(placed.node, ()))
+    return came_back or not placed.controller
 
 
 def _falling_marks(nodes: NodeHistory) -> Iterator[str]:
