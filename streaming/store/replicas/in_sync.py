@@ -35,11 +35,12 @@ from kafkalog.streaming.store.replicas.copying import (
     CopyBudget,
     Copying,
     LeaderUnreadableError,
+    SeenFiles,
     of_leader,
     own_topic_id,
 )
 from kafkalog.streaming.store.replicas.election import joined, moved, shrunk
-from kafkalog.streaming.store.replicas.rewriting import end_rewriting
+from kafkalog.streaming.store.replicas.rewriting import distrust, end_rewriting
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator, Sequence
@@ -80,12 +81,13 @@ def catch_up(
     room: CopyBudget,
     *,
     trusts: bool = True,
-) -> bool:
+) -> SeenFiles | None:
     """Let the log in the folder ``target`` become that of its leader in ``source``.
 
     REQUIRES: the locks of both are held, and no commit is unfinished in the source, which ends at
     ``log_end``. Unless this ``trusts`` it, all is compared, whatever its recovery point says.
-    Returns whether it has; else ``room`` was too little, and the next call continues.
+    Returns the files that it has then; None where ``room`` was too little, and the next call
+    continues.
 
     Raises:
         LeaderUnreadableError: a file of the source cannot be read.
@@ -105,13 +107,13 @@ def catch_up(
         is_full = room.is_used_up and not trusted
         if is_full or not copying.copy_log(base, trusted=trusted, sealed=sealed):
             _note_progress(copying, key, equal_to, point)
-            return False
+            return None
         copying.copy_beside(base, durable=following is not None)
         equal_to = following or log_end
     copying.copy_rest(key)
     copying.check_place(bases, topic_id)
     write_ends([WrittenEnd(target.parent, key, log_end)], durable=True)  # and the folder's name
-    return True
+    return copying.seen
 
 
 def _drop_others(target: Path, bases: Sequence[int]) -> Sequence[int]:
@@ -182,6 +184,14 @@ class Lagging(NamedTuple):
     log_end: int
 
 
+class Brought(NamedTuple):
+    """A replica that was brought up to date, where its files lay at that moment."""
+
+    lagging: Lagging
+    log_dir: Path
+    seen: SeenFiles
+
+
 def bring_in_sync(
     log_set: LogSet, nodes: Quorum, room: CopyBudget, *, moves_slowly: bool = False
 ) -> None:
@@ -203,13 +213,11 @@ def bring_in_sync(
     if lagging:
         state = _seen_to_lag(log_set, state, lagging)
         folders = partitions_by_node(nodes.nodes())
-        brought = [each for each in lagging if _brought(each, nodes, folders, room)]
+        brought = [found for each in lagging if (found := _brought(each, nodes, folders, room))]
         if brought:  # an older copy may lie in the place of a leader, or of a replica, by now
             log_set.verify_locks()
         caught_up = [
-            (each.node, each.key)
-            for each in brought
-            if nodes.failed.keys().isdisjoint({each.node, each.leader})
+            (each.lagging.node, each.lagging.key) for each in brought if _is_in_place(each, nodes)
         ]
         state = joined(shrunk(state, nodes.live), caught_up)
     log_set.state = moved(state, nodes.live)
@@ -254,26 +262,57 @@ def _brought(
     nodes: Quorum,
     folders: dict[int, dict[TopicPartition, PartitionDirectory]],
     room: CopyBudget,
-) -> bool:
+) -> Brought | None:
     """Bring one replica up to date; a node on which that fails is out."""
     source = folders.get(lagging.leader, {}).get(lagging.key)
     if source is None or lagging.node in nodes.failed or lagging.leader in nodes.failed:
-        return False
+        return None
     try:
         with nodes.at(lagging.node):
             target = folders.get(lagging.node, {}).get(lagging.key)
             path = _new_place(lagging, nodes) if target is None else target.path
-            if catch_up(source.path, path, lagging.key, lagging.log_end, room):
+            seen = catch_up(source.path, path, lagging.key, lagging.log_end, room)
+            if seen is not None:
                 raise_log_start(path.parent, lagging.key, lagging.log_start)
-                return True
+                return Brought(lagging, path.parent, seen)
     except LeaderUnreadableError as error:
         nodes.fail(lagging.leader, error)
     except OSError as error:
         nodes.fail(lagging.node, error)
     except KafkaLogError as error:
-        # Others of the node may be as they should: this one stays behind.
-        text = "the replica of %s on node %d cannot be brought in sync: %s"
-        _LOGGER.warning(text, lagging.key, lagging.node, error)
+        _tell_behind(lagging, error)
+    return None
+
+
+def _tell_behind(lagging: Lagging, error: KafkaLogError) -> None:
+    """Say of a replica that it stays behind; others of the node may be as they should."""
+    text = "the replica of %s on node %d cannot be brought in sync: %s"
+    _LOGGER.warning(text, lagging.key, lagging.node, error)
+
+
+def _is_in_place(brought: Brought, nodes: Quorum) -> bool:
+    """See that a replica that was brought up to date lies beside the lock that is held.
+
+    Its directory may have been away while it was copied, and be back since. Then another log lies
+    there, of which nothing was compared.
+
+    REQUIRES: the locks were verified after the replica was brought up to date.
+    """
+    lagging, log_dir, seen = brought
+    if not nodes.failed.keys().isdisjoint({lagging.node, lagging.leader}):
+        return False
+    try:
+        with nodes.at(lagging.node):
+            try:
+                seen.check()
+            except LogDirectoryError:
+                distrust([log_dir], lagging.key)
+                raise
+            return True
+    except OSError as error:
+        nodes.fail(lagging.node, error)
+    except KafkaLogError as error:
+        _tell_behind(lagging, error)
     return False
 
 

@@ -298,7 +298,7 @@ def test_a_replica_that_cannot_get_other_files_is_not_read_before_it_is_brought_
     isr: list[tuple[int, ...]] = []
     original = in_sync.catch_up
 
-    def catch_up(*given: Any, **named: Any) -> bool:
+    def catch_up(*given: Any, **named: Any) -> Any:
         (topic,) = newest_state(nodes).topics.values()
         isr.append(topic.replicas[0].isr)
         return original(*given, **named)
@@ -355,7 +355,7 @@ def test_what_was_copied_of_an_older_copy_in_a_leaders_place_is_not_in_sync(
     gone.rename(lagging)
     original = in_sync.catch_up
 
-    def catch_up(*given: Any, **named: Any) -> bool:
+    def catch_up(*given: Any, **named: Any) -> Any:
         if (tmp_path / "older").exists():
             nodes[first].rename(tmp_path / "newer")
             (tmp_path / "older").rename(nodes[first])

@@ -52,7 +52,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def followed(source: Path, target: Path, size: int = 1 << 30) -> bool:
-    return catch_up(source, target, KEY, END, CopyBudget(size))
+    return catch_up(source, target, KEY, END, CopyBudget(size)) is not None
 
 
 def last_log(folder: Path) -> Path:

@@ -8,7 +8,14 @@ import shutil
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.support.replicated import append, values
+from tests.support.replicated import (
+    append,
+    away,
+    check_equal,
+    check_in_sync,
+    newest_state,
+    values,
+)
 
 from kafkalog.checkpoints.broker import read_topic_id
 from kafkalog.checkpoints.commit_state import LOCK_FILE, PREPARED_FILE, STATE_FILE
@@ -23,7 +30,7 @@ from kafkalog.streaming.store import nodes as store_nodes
 from kafkalog.streaming.store.log_dirs import LogDirs
 from kafkalog.streaming.store.policy import TopicPolicy
 from kafkalog.streaming.store.recovery import partition_states as recovery_points
-from kafkalog.streaming.store.replicas import starting
+from kafkalog.streaming.store.replicas import in_sync, starting
 from kafkalog.streaming.store.replicas.quorum import Quorum
 from kafkalog.streaming.store.topics import TopicCatalog
 
@@ -66,6 +73,40 @@ def test_a_node_that_lost_its_locks_after_it_was_prepared_gets_no_state(
     monkeypatch.undo()
     assert [sequence(node) for node in nodes] == [before + 1, before + 1, before]
     assert values(nodes) == ["a", "b"]
+
+
+def test_a_replica_that_was_copied_below_a_mount_that_failed_is_not_in_sync(
+    nodes: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The mount is back when the next replica is looked at, and so is the lock that is held."""
+    node, hidden = nodes[2], nodes[2].with_suffix(".hidden")
+    away(node)
+    append(nodes, 1, ["b", "c", "d", "e"])
+    node.with_suffix(".away").rename(node)
+    original = in_sync.catch_up
+    copied: list[Path] = []
+
+    def without_mount(source: Path, target: Path, *given: Any, **named: Any) -> Any:
+        if target.parent != node or copied:
+            return original(source, target, *given, **named)
+        copied.append(target)
+        node.rename(hidden)
+        node.mkdir()
+        done = original(source, target, *given, **named)
+        shutil.rmtree(node)
+        hidden.rename(node)
+        return done
+
+    monkeypatch.setattr(in_sync, "catch_up", without_mount)
+    append(nodes, 2, ["of another topic"], topic="u")  # so nobody looks where the log ends
+    assert copied
+    (topic,) = (each for each in newest_state(nodes).topics.values() if each.name == "t")
+    assert 2 not in topic.replicas[int(copied[0].name[-1])].isr
+    append(nodes, 3, ["f"])
+    append(nodes, 4, ["g"])
+    check_in_sync(nodes)
+    check_equal(nodes)
+    assert values(nodes) == list("abcdefg")
 
 
 @pytest.mark.parametrize("node", [0, 1, 2])
