@@ -330,8 +330,8 @@ def read_leader_epochs(directory: Path) -> list[LeaderEpoch]:
         return []
     except CheckpointError as error:
         raise CheckpointError(
-            f"{error}. Restore it; or let `kafkalog recover` write it by the batches, or `kafkalog "
-            "takeover` after a broker"
+            f"{error}. Restore it; or let `kafkalog recover` write it by the batches, or "
+            "`kafkalog broker takeover` after a broker"
         ) from error
 
 

@@ -49,8 +49,8 @@ MAX_BYTES: Final = 256 << 20
 
 RESTORE: Final = (
     "Restore all log directories of the set from one backup. Or, to continue from what the logs "
-    "hold, move the kafkalog.* files of all of them away, and run `kafkalog takeover`: it forgets "
-    "who has written what"
+    "hold, move the kafkalog.* files of all of them away, and run `kafkalog broker takeover`: it "
+    "forgets who has written what"
 )
 
 

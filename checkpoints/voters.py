@@ -44,9 +44,10 @@ __all__ = [
 
 FROM_ONE_NODE: Final = (
     "If too many have lost what they hold, restore a backup in an empty place; or continue from "
-    "what the logs of one node hold: move its kafkalog.* files away, and run `kafkalog takeover` "
-    "with its log directories alone: it forgets who has written what. Name what you have then as "
-    "the first node of a path, with empty directories as the others: the next writes copy it there"
+    "what the logs of one node hold: move its kafkalog.* files away, and run `kafkalog broker "
+    "takeover` with its log directories alone: it forgets who has written what. Name what you have "
+    "then as the first node of a path, with empty directories as the others: the next writes copy "
+    "it there"
 )
 """What to do about a replicated set of which no majority is left."""
 
@@ -131,7 +132,8 @@ class Voters:
         folders = [folder for node in others for folder in self.live[node].values()]
         ways = (
             f"To go on with nodes {most}, move {', '.join(map(str, folders))} away. Then put an "
-            f"empty node in the place of each: `kafkalog reassign PATH --replace {others[0]}=NEW`. "
+            f"empty node in the place of each: `kafkalog node vote PATH --replace "
+            f"{others[0]}=NEW`. "
             "What only the folders that were moved away hold is read from them alone, with "
             "failOnDataLoss=false. Or restore all nodes from one backup"
             if len(most) >= self.majority
@@ -373,7 +375,7 @@ def _why(
         if new is None or len(node.member_ids) > 1:
             return text
         place = f"witness:{new}" if node.is_witness else new
-        advice = f"`kafkalog reassign PATH --replace {node.node_id}={place}` takes it in"
+        advice = f"`kafkalog node vote PATH --replace {node.node_id}={place}` takes it in"
         return f"{text}, nor anything else: mount its disk; or, if that is a new one, {advice}"
     count = len(node.member_ids)
     texts = ", ".join(found.away.values())

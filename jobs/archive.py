@@ -82,8 +82,9 @@ def main(
     grace: GRACE = "60s",
 ) -> None:
     """Run the pipeline."""
+    path = ",".join(log)
     archive = Archive(
-        log=log,
+        log=path,
         table=table,
         topics=split_names(topic),
         checkpoint=checkpoint,

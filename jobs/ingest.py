@@ -93,6 +93,7 @@ def main(
     grace: GRACE = "60s",
 ) -> None:
     """Run the pipeline."""
+    path = ",".join(log)
     grace_ms = milliseconds("--grace", grace)
     read_from = Input(source, input_format, schema, pairs(input_option), topic, isolation)
     columns = {"key": key, "value": value, "headers": headers, "timestamp": timestamp}
@@ -100,7 +101,7 @@ def main(
         columns = {name: given or name for name, given in columns.items()}
     ingest = Ingest(
         source=read_from,
-        log=log,
+        log=path,
         topic=topic,
         checkpoint=checkpoint,
         columns={**columns, "partition": partition},

@@ -24,9 +24,9 @@ from kafkalog.jobs.process.arguments import (
     ALLOW_BROKER,
     LOG,
     NOT_GIVEN,
+    given_settings,
     help_text,
     milliseconds,
-    pairs,
 )
 from kafkalog.jobs.process.running import Command, print_line, run
 from kafkalog.jobs.session import session
@@ -210,18 +210,19 @@ def main(
     allow_broker: ALLOW_BROKER = False,
 ) -> None:
     """Run the rounds; the exit code is 1 if the only one finds a problem."""
+    path = ",".join(log)
     interval_ms = None if every is None else milliseconds("--every", every, minimum=1000)
     scope = Scope(
-        log=log,
+        log=path,
         topic=topic,
-        config=pairs(config),
+        config=given_settings(config),
         allows_broker=allow_broker,
         offsets_retention_ms=_retention_ms(offsets_retention),
     )
     scope.check()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _end)
-    with session(f"kafkalog maintain {log}") as spark:
+    with session(f"kafkalog maintain {path}") as spark:
         maintenance = Maintenance(scope, partial(clean_on_spark, spark))
         if interval_ms is not None:
             _again_and_again(maintenance, interval_ms)

@@ -48,13 +48,18 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_mar
 
 
 FROM = Annotated[
-    str, typer.Argument(metavar="FROM", help="The log directory to copy; several with commas.")
+    list[str],
+    typer.Argument(metavar="FROM…", help="The log directories to copy. Default: KAFKALOG_PATH."),
 ]
 TO = Annotated[
-    str, typer.Argument(metavar="TO", help="The log directory to make or continue; as FROM.")
+    str,
+    typer.Argument(
+        metavar="TO", help="The log directory to make or continue; several with commas."
+    ),
 ]
 TOPICS = Annotated[
-    list[str] | None, typer.Option("--topic", help="The topic; several with commas, or repeated.")
+    list[str] | None,
+    typer.Option("--topic", "-t", help="The topic; several with commas, or repeated."),
 ]
 PATTERN = Annotated[
     str | None, typer.Option(help="Topics whose names match this regular expression.")
@@ -82,7 +87,7 @@ def main(
     """Run the pipeline."""
     grace_ms = milliseconds("--grace", grace)
     mirror = Mirror(
-        source=source,
+        source=",".join(source),
         target=target,
         topics=split_names(topic or ()),
         pattern=pattern,

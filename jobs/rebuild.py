@@ -118,7 +118,7 @@ def command(
     """Rebuild offset and time indexes from the logs; exit 1 if a log ends in damage."""
     wanted = TopicPartition(topic, partition) if topic else None
     try:
-        segments = rebuild(log, wanted, index_interval_bytes=index_interval_bytes)
+        segments = rebuild(",".join(log), wanted, index_interval_bytes=index_interval_bytes)
     except KafkaLogError as error:
         print_line(str(error), err=True)
         raise typer.Exit(2) from error

@@ -68,10 +68,11 @@ __all__ = ["PieceLeft", "begin", "piece_left", "work_of"]
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 
-_PLACE = 'a time such as 2026-03-01T10:00:00Z, ms, or offsets as {"T":{"0":23}}'
+_PLACE = 'a time such as 1h (ago) or 2026-03-01T10:00:00Z, ms, or offsets as {"T":{"0":23}}'
 TARGET = Annotated[str, typer.Argument(metavar="TARGET", help="Where the records go.")]
 FROM = Annotated[
-    str | None, typer.Option("--from", help=f"Where to begin: {_PLACE}. Default: log starts.")
+    str | None,
+    typer.Option("--from", "--since", help=f"Where to begin: {_PLACE}. Default: log starts."),
 ]
 UNTIL = Annotated[
     str | None, typer.Option(help=f"Where to end: {_PLACE}. Default: where logs end now.")
@@ -114,12 +115,13 @@ def main(
     grace: GRACE = "60s",
 ) -> None:
     """Run the pipeline."""
+    path = ",".join(log)
     grace_ms = milliseconds("--grace", grace)
     replay = Replay(
-        log=log,
+        log=path,
         topics=split_names(topic),
-        since=Until.parse(since, "--from"),
-        until=Until.parse(until),
+        since=Until.parse(since, "--from", from_now=True),
+        until=Until.parse(until, from_now=True),
         follow=follow,
         speed=parse_speed(speed),
         options=reading_options(isolation, setting),
@@ -127,7 +129,7 @@ def main(
     into = target_of(target, replay, name, pairs(target_setting))
     replay.check()
     check_folders({"TARGET": into.paths, "--checkpoint": checkpoint})
-    what = {"LOG": log, "TARGET": target, "topics": ",".join(replay.topics), "--as": name or ""}
+    what = {"LOG": path, "TARGET": target, "topics": ",".join(replay.topics), "--as": name or ""}
     refuse_among_logs("--checkpoint", checkpoint, [*replay.paths, *into.paths])
     reached = ReplayCheckpoint.open(checkpoint, what)
     into.prepare()

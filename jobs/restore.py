@@ -32,8 +32,8 @@ from kafkalog.jobs.process.arguments import (
     TABLE,
     TABLE_FORMAT,
     TOPICS,
+    given_settings,
     help_text,
-    pairs,
     split_names,
 )
 from kafkalog.jobs.process.running import Command, check_input, run
@@ -96,10 +96,11 @@ def main(
     table_format: TABLE_FORMAT = DELTA_FORMAT,
 ) -> None:
     """Run the pipeline."""
+    path = ",".join(log)
     check_input(table)
     restore = Restore(
         table=table,
-        log=log,
+        log=path,
         topics=split_names(topic),
         until=Until.parse(until),
         keys=None if key is None else frozenset(each.encode() for each in key),
@@ -107,10 +108,10 @@ def main(
         as_tombstones=suppress_as is SuppressAs.TOMBSTONE,
         with_deleted=with_deleted,
         partitions=partitions,
-        config=pairs(config),
+        config=given_settings(config),
         table_format=table_format,
     )
-    check_target(log, restore.topics, restore.config, restore.until)
+    check_target(path, restore.topics, restore.config, restore.until)
     _run(restore)
 
 

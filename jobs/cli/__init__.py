@@ -8,7 +8,9 @@
     commands that change something.
 ``arguments``, ``line_input``
     options that several commands share; records from standard input.
-``output``, ``record_printing``
+``confirmation``
+    what destroys asks first.
+``output``, ``tables``, ``record_printing``
     tables, JSON, exit codes.
 
 A command asks :mod:`kafkalog.jobs.inspection` for rows, or :mod:`kafkalog.streaming.admin` to act.

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import io
 import sys
+from copy import copy
 from difflib import get_close_matches
-from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -19,21 +19,21 @@ import typer
 import typer.core
 
 from kafkalog import __version__
-from kafkalog.jobs.cli.append import append
-from kafkalog.jobs.cli.batches import dump, verify
+from kafkalog.jobs.cli.append import produce
+from kafkalog.jobs.cli.batches import consume, dump, verify
 from kafkalog.jobs.cli.brokers import handover, recover, takeover
 from kafkalog.jobs.cli.care import backup, compact, delete_records, retain, salvage
 from kafkalog.jobs.cli.find import find
-from kafkalog.jobs.cli.groups import delete_group, groups, lag, reset_group
+from kafkalog.jobs.cli.groups import delete_group, groups, lag, list_all_groups, reset_group
 from kafkalog.jobs.cli.lookup import get
-from kafkalog.jobs.cli.nodes import elect, reassign, replicas
+from kafkalog.jobs.cli.nodes import elect, reassign, replicas, vote
 from kafkalog.jobs.cli.report import plot, report
 from kafkalog.jobs.cli.sql import sql
 from kafkalog.jobs.cli.topics import alter, create, delete, describe, offsets, stats, topics
-from kafkalog.jobs.process.running import Command, run
+from kafkalog.jobs.process.running import Command, run, without_value
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
 
 __all__ = ["FIRST_PAGE", "PIPELINES", "app", "first_page", "main", "meant_by", "run_pipeline"]
@@ -44,31 +44,32 @@ __all__ = ["FIRST_PAGE", "PIPELINES", "app", "first_page", "main", "meant_by", "
 
 
 _WORDS: Final = {
-    "topics": "list ls list-topics",
-    "describe": "config configs info inspect log-dirs show",
+    "topic list": "list ls list-topics",
+    "topic describe": "config configs info inspect log-dirs show",
     "dump": "dump-log log segments",
-    "dump --records": "cat consume console-consumer consumer head messages print read records view",
-    "dump --records --follow": "follow listen subscribe tail watch",
-    "append": "console-producer insert produce producer pub publish put send write",
+    "consume": "cat console-consumer consumer head messages print read records view",
+    "consume --follow": "follow listen subscribe tail watch",
+    "produce": "console-producer insert producer pub publish put send write",
     "find": "grep search",
     "get": "key look-up lookup",
     "sql": "query select",
-    "stats": "count size",
-    "offsets": "end-offsets get-offsets",
-    "groups": "consumer-groups consumers",
-    "groups reset": "reset reset-group reset-offsets seek",
+    "topic stats": "count size",
+    "topic offsets": "end-offsets get-offsets",
+    "group list": "consumer-groups consumers",
+    "group reset": "reset reset-group reset-offsets seek",
     "lag": "behind",
     "verify": "check fsck validate",
     "recover": "clean-up cleanup fix repair",
     "salvage": "rescue",
-    "create": "add-topic create-topic mkdir new",
-    "alter": "alter-topic change edit set update",
-    "delete": "delete-topic drop remove rm",
-    "delete-records": "purge truncate",
+    "topic create": "add-topic create-topic mkdir new",
+    "topic alter": "alter-topic change edit set update",
+    "topic delete": "delete-topic drop remove rm",
+    "topic trim": "purge trim truncate",
     "retain": "expire retention",
     "compact": "clean cleaner compaction",
     "backup": "copy cp export snapshot",
-    "elect": "leader-election",
+    "node list": "nodes",
+    "node elect": "leader-election",
     "run archive": "archive",
     "run ingest": "import ingest load",
     "run maintain": "maintain",
@@ -140,39 +141,73 @@ FIRST_PAGE: Final = """\
 kafkalog reads and writes Kafka's log directories, with no broker.
 
 Try it, in a folder of your own:
-  echo hello | kafkalog append first-log --topic greetings
-  kafkalog topics first-log
-  kafkalog dump first-log --topic greetings --records
+  echo hello | kafkalog produce first-log -t greetings
+  kafkalog topic list first-log
+  kafkalog consume first-log -t greetings
 
 On the directories of a broker, running or not (none of these changes anything):
-  kafkalog topics LOG                                  what is in here
-  kafkalog dump LOG --topic T --records --count 10     records
+  kafkalog topic list LOG                              what is in here
+  kafkalog consume LOG -t T -n 10                      records
   kafkalog find LOG --text 4711                        records with a text, in all topics
   kafkalog sql LOG "select count(*) from T"            SQL
-  kafkalog groups LOG                                  consumer groups, and how far they are
+  kafkalog group list LOG                              consumer groups, and how far they are
   kafkalog verify LOG                                  is anything damaged?
 
 LOG is what log.dirs names in a broker's settings: a folder with folders such as T-0.
-All commands: kafkalog --help. One of them: kafkalog dump --help.
+KAFKALOG_PATH=LOG in the environment: commands that name no LOG take that one.
+All commands: kafkalog --help. One of them: kafkalog consume --help.
 Let the shell complete words: kafkalog --install-completion."""
 
 
-class _Commands(typer.core.TyperGroup):
-    """Commands of one word or two: `groups` looks at folders, `groups reset` does something else.
+class _Verbs(typer.core.TyperGroup):
+    """Commands, of which the help names no values of flags."""
 
-    A folder that is called like that is `./reset`.
+    def get_help_option(self, ctx: Any) -> Any:  # noqa: ANN401 - classes of typer
+        """Return ``--help``."""
+        return without_value(super().get_help_option(ctx))
+
+
+class _Commands(_Verbs):
+    """Commands of one word or two: a noun and a verb, as in `topic list`.
+
+    A noun alone shows its verbs. `groups`, as it was called, looks at folders, and `groups reset`
+    does something else: a folder that is called like that is `./reset`.
     """
+
+    def __init__(self, **attrs: Any) -> None:  # noqa: ANN401 - what typer gives
+        super().__init__(**attrs)
+        for param in self.params:
+            without_value(param)
+        for noun, what in _NOUNS.items():
+            verbs = {}
+            for name, command in self.commands.items():
+                if name.startswith(f"{noun} "):
+                    verb = verbs[name.partition(" ")[2]] = copy(command)
+                    verb.name = name.partition(" ")[2]
+            self.add_command(
+                _Verbs(name=noun, commands=verbs, help=what, no_args_is_help=True, hidden=True)
+            )
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[Any, ...]:  # noqa: ANN401
         """Take two words for a command where there is such a one."""
         name = " ".join(args[:2])
         if name in self.commands:
             return name, self.commands[name], args[2:]
-        meant = meant_by(args, self.commands)
+        meant = None if args[0] in _NOUNS else meant_by(args, self.commands)
         if meant is not None and not ctx.resilient_parsing:  # a shell completes words by it
             typed = args[0] if args[0] not in self.commands else name
             ctx.fail(f"No such command {typed!r}. Did you mean {meant!r}?")
         return super().resolve_command(ctx, args)
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:  # noqa: ANN401
+        """Complete the first word of a command."""
+        found: dict[str, Any] = {}
+        for each in super().shell_complete(ctx, incomplete):
+            each.value = each.value.partition(" ")[0]
+            if each.value in _NOUNS:
+                each.help = _NOUNS[each.value]
+            found.setdefault(each.value, each)
+        return [*found.values()]
 
 
 app = typer.Typer(
@@ -181,7 +216,6 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Kafka's log directories without a broker.",
 )
-_command = partial(app.command, cls=Command)
 
 
 @app.callback(invoke_without_command=True)
@@ -197,45 +231,71 @@ def first_page(
         typer.echo(FIRST_PAGE)
 
 
-_command(epilog="Example: kafkalog recover /logs --dry-run")(recover)
-_command(epilog="Example: kafkalog handover /logs --cluster-id ID --node-id 1")(handover)
-_command(epilog="Example: kafkalog takeover /logs --dry-run")(takeover)
-_command(epilog="Example: kafkalog verify /logs")(verify)
-_command(epilog="Example: kafkalog topics /logs")(topics)
-_command(epilog="Example: kafkalog describe /logs --topic t")(describe)
-_command(epilog="Example: kafkalog replicas '/a/log;/b/log;/c/log'")(replicas)
-_command(epilog="Example: kafkalog offsets /logs --json")(offsets)
-_command(epilog=r"Example: kafkalog dump /logs --topic t --format '%p %o %k %s\n'")(dump)
-_command(epilog="Example: kafkalog find /logs --regex 'a|b' --since 2023-11-01")(find)
-_command(epilog="Example: kafkalog get /logs --topic t --key k")(get)
-_command(epilog='Example: kafkalog sql /logs "select count(*) from t"')(sql)
-_command(epilog="Example: kafkalog stats /logs --topic t")(stats)
-_command(epilog="Example: kafkalog plot /logs --topic t")(plot)
-_command(epilog="Example: kafkalog report /logs --html /backup/report.html")(report)
-_command(epilog="Example: kafkalog groups /logs")(groups)
-_command(
-    "groups reset", epilog="Example: kafkalog groups reset /logs --group g --topic t --to earliest"
-)(reset_group)
-_command("groups delete", epilog="Example: kafkalog groups delete /logs --group g")(delete_group)
-_command(epilog="Example: kafkalog elect '/a/log;/b/log;/c/log' --preferred")(elect)
-_command(epilog="Example: kafkalog reassign '/a/log;/b/log;/c/log' --replace 1=/d/log")(reassign)
-_command(epilog='Example: kafkalog lag /logs --offsets \'{"t":{"0":1}}\'')(lag)
-_command(epilog="Example: kafkalog append /logs --topic t -K :")(append)
-_command(epilog="Example: kafkalog backup /logs /backup/monday")(backup)
-_command(epilog="Example: kafkalog salvage /logs t-0")(salvage)
-_command(epilog="Example: kafkalog create /logs --topic new --partitions 3")(create)
-_command(epilog="Example: kafkalog alter /logs --topic t --config retention.ms=86400000")(alter)
-_command(epilog="Example: kafkalog delete /logs --topic t --dry-run")(delete)
-_command(epilog="Example: kafkalog retain /logs --dry-run")(retain)
-_command(
-    "delete-records", epilog='Example: kafkalog delete-records /logs --offsets \'{"t":{"0":1}}\''
-)(delete_records)
-_command(epilog="Example: kafkalog compact /logs --dry-run")(compact)
-app.command(
-    "run",
-    epilog="Example: kafkalog run archive --help",
-    context_settings={"allow_extra_args": True, "allow_interspersed_args": False},
-)(run_pipeline)
+_NOUNS: Final = {
+    "topic": "Topics: look at them, make, change and delete them.",
+    "group": "Consumer groups: how far they are; set one elsewhere, or forget it.",
+    "broker": "Give log directories to a broker, and take them back.",
+    "node": "The nodes of a replicated log: who leads, what lies where.",
+}
+
+_LOOK, _WRITE, _GROUPS = "Look", "Write", "Groups"
+_CARE, _NODES, _PIPELINES = "Care", "Brokers and nodes", "Pipelines"
+
+_COMMANDS: Final[tuple[tuple[str, str, Callable[..., None], str, str], ...]] = (
+    (_LOOK, "topic list", topics, "/logs", "topics"),
+    (_LOOK, "topic describe", describe, "/logs -t t", "describe"),
+    (_LOOK, "topic offsets", offsets, "/logs --json", "offsets"),
+    (_LOOK, "topic stats", stats, "/logs -t t", "stats"),
+    (_LOOK, "consume", consume, "/logs -t t -n 10", ""),
+    (_LOOK, "dump", dump, "/logs --topic t", ""),
+    (_LOOK, "find", find, "/logs --regex 'a|b' --since 1h", ""),
+    (_LOOK, "get", get, "/logs -t t --key k", ""),
+    (_LOOK, "sql", sql, '/logs "select count(*) from t"', ""),
+    (_LOOK, "verify", verify, "/logs", ""),
+    (_LOOK, "report", report, "/logs --html /backup/report.html", ""),
+    (_LOOK, "plot", plot, "/logs -t t", ""),
+    (_WRITE, "produce", produce, "/logs -t t -K :", "append"),
+    (_WRITE, "topic create", create, "/logs -t new --partitions 3", "create"),
+    (_WRITE, "topic alter", alter, "/logs -t t --config retention.ms=7d", "alter"),
+    (_WRITE, "topic delete", delete, "/logs -t t --dry-run", "delete"),
+    (_WRITE, "topic trim", delete_records, "/logs -t t -p 0 -o 1 --dry-run", "delete-records"),
+    (_GROUPS, "group list", list_all_groups, "/logs", ""),
+    (_GROUPS, "group describe", groups, "/logs", "groups"),
+    (_GROUPS, "lag", lag, '/logs --offsets \'{"t":{"0":1}}\'', ""),
+    (_GROUPS, "group reset", reset_group, "/logs -g g -t t --to earliest", "groups reset"),
+    (_GROUPS, "group delete", delete_group, "/logs -g g", "groups delete"),
+    (_CARE, "backup", backup, "/logs /backup/monday", ""),
+    (_CARE, "retain", retain, "/logs --dry-run", ""),
+    (_CARE, "compact", compact, "/logs --dry-run", ""),
+    (_CARE, "recover", recover, "/logs --dry-run", ""),
+    (_CARE, "salvage", salvage, "/logs t-0", ""),
+    (_NODES, "broker handover", handover, "/logs --cluster-id ID --node-id 1", "handover"),
+    (_NODES, "broker takeover", takeover, "/logs --dry-run", "takeover"),
+    (_NODES, "node list", replicas, "'/a/log;/b/log;/c/log'", "replicas"),
+    (_NODES, "node elect", elect, "'/a/log;/b/log;/c/log' --preferred", "elect"),
+    (_NODES, "node reassign", reassign, "'/a/log;/b/log;/c/log' -t t --to 1,2", "reassign"),
+    (_NODES, "node vote", vote, "'/a/log;/b/log;/c/log' --replace 1=/d/log", ""),
+)
+"""Panel, name, function, the words of an example, and what it was called before."""
+
+
+def _register() -> None:
+    """Take all commands in; one that was called otherwise answers to that too, and shows it not."""
+    for panel, name, act, example, before in _COMMANDS:
+        epilog = f"Example: kafkalog {name} {example}"
+        app.command(name, cls=Command, epilog=epilog, rich_help_panel=panel)(act)
+        if before:
+            app.command(before, cls=Command, epilog=epilog, hidden=True)(act)
+    app.command(
+        "run",
+        cls=Command,
+        epilog="Example: kafkalog run archive --help",
+        context_settings={"allow_extra_args": True, "allow_interspersed_args": False},
+        rich_help_panel=_PIPELINES,
+    )(run_pipeline)
+
+
+_register()
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""The command that appends records from standard input: ``append``."""
+"""The command that appends records from standard input: ``produce``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kafkalog.errors import BatchIdentityError, OptionError
-from kafkalog.jobs.cli.arguments import Json, Paths, Topic  # noqa: TC001 - typer reads annotations
+from kafkalog.jobs.cli.arguments import Json, Paths, Topic, data_of
 from kafkalog.jobs.cli.output import (
     PROBLEM,
     one_line_errors,
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from kafkalog.jobs.cli.line_input import RecordLines
 
-__all__ = ["append"]
+__all__ = ["produce"]
 
 
 class _Input(StrEnum):
@@ -56,7 +56,11 @@ Header = Annotated[
     typer.Option("--header", "-H", metavar="NAME=VALUE", help="A header for all; repeatable."),
 ]
 Partition = Annotated[
-    int | None, typer.Option("--partition", min=0, help="Where all go that name no partition.")
+    int | None,
+    typer.Option("--partition", "-p", min=0, help="The partition of lines that name none."),
+]
+Key = Annotated[
+    str | None, typer.Option("--key", "-k", help="The key of lines that have none, as for kcat.")
 ]
 Hex = Annotated[bool, typer.Option("--hex", help="Keys and values are hexadecimal digits.")]
 Lines = Annotated[int, typer.Option("--commit-lines", min=1, help="Commit after so many lines.")]
@@ -66,14 +70,17 @@ Seconds = Annotated[
 ]
 Name = Annotated[
     str | None,
-    typer.Option("--transactional-id", help="Append once: skip what is there by this name."),
+    typer.Option(
+        "--transactional-id", help="Append once under this id: what is there already is skipped."
+    ),
 ]
 
 
-def append(  # noqa: PLR0917 - what the command line offers
+def produce(  # noqa: PLR0917 - what the command line offers
     paths: Paths,
     topic: Topic,
     form: Form = _Input.LINES,
+    key: Key = None,
     delimiter: Delimiter = None,
     empty_is_null: EmptyIsNull = False,
     header: Header = None,
@@ -91,6 +98,7 @@ def append(  # noqa: PLR0917 - what the command line offers
         from kafkalog.jobs.cli.record_printing import delimiter_of  # noqa: PLC0415
 
         lines = RecordLines(
+            key=None if key is None else data_of(key, is_hex=is_hex),
             delimiter=None if delimiter is None else delimiter_of("--key-delimiter", delimiter),
             as_json=form is _Input.JSON,
             is_hex=is_hex,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kafkalog.errors import OptionError
+from kafkalog.jobs.process.arguments import point_in_time
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,6 +32,7 @@ __all__ = [
     "Start",
     "Topic",
     "TopicName",
+    "Topics",
     "Transaction",
     "Until",
     "Words",
@@ -70,15 +72,30 @@ def topics_there(context: typer.Context, incomplete: str) -> list[str]:
 # ----------------------------------------------------------------------------------------------
 
 Paths = Annotated[
-    list[str], typer.Argument(metavar="PATH…", help="The log directories that belong together.")
+    list[str],
+    typer.Argument(
+        metavar="PATH…",
+        help="The log directories that belong together. Default: KAFKALOG_PATH.",
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")]
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Say what would be done, and change nothing.")
 ]
-Topic = Annotated[str, typer.Option(help="The topic.", autocompletion=topics_there)]
+Topic = Annotated[
+    str, typer.Option("--topic", "-t", help="The topic.", autocompletion=topics_there)
+]
 TopicName = Annotated[
-    str | None, typer.Option("--topic", help="This topic only.", autocompletion=topics_there)
+    str | None, typer.Option("--topic", "-t", help="This topic only.", autocompletion=topics_there)
+]
+Topics = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--topic",
+        "-t",
+        help="These topics only; with commas, or repeated. Default: all.",
+        autocompletion=topics_there,
+    ),
 ]
 
 
@@ -86,12 +103,17 @@ TopicName = Annotated[
 # Options that say which records a command takes; ``dump`` and ``find`` share them.
 
 
-Partition = Annotated[int | None, typer.Option(min=0, help="This partition only.")]
-Start = Annotated[int, typer.Option(min=0, help="The first offset.")]
+Partition = Annotated[
+    int | None, typer.Option("--partition", "-p", min=0, help="This partition only.")
+]
+Start = Annotated[int, typer.Option("--start", "--offset", "-o", min=0, help="The first offset.")]
 End = Annotated[int | None, typer.Option(min=0, help="The offset before which to end.")]
 Since = Annotated[
     str | None,
-    typer.Option(metavar="TIME", help="Records of this time or later: 2026-11-22T10:15:00Z or ms."),
+    typer.Option(
+        metavar="TIME",
+        help="Records of this time or later: 1h (ago), yesterday, 2026-11-22T10:15:00Z or ms.",
+    ),
 ]
 Until = Annotated[str | None, typer.Option(metavar="TIME", help="Records before this time.")]
 Key = Annotated[str | None, typer.Option(help="Records with this key.")]
@@ -143,10 +165,9 @@ class Words:
             UnknownTopicOrPartitionError: nothing is known of the transactional id.
         """
         from kafkalog.jobs.inspection.records import HeaderWanted, RecordsWanted  # noqa: PLC0415
-        from kafkalog.streaming.options.quantities import milliseconds_of  # noqa: PLC0415
 
-        since = None if self.since is None else milliseconds_of("--since", self.since)
-        until = None if self.until is None else milliseconds_of("--until", self.until)
+        since = None if self.since is None else point_in_time("--since", self.since)
+        until = None if self.until is None else point_in_time("--until", self.until)
         if self.end is not None and self.end <= self.start:
             raise OptionError(f"--end {self.end} leaves nothing: --start is {self.start}")
         if since is not None and until is not None and until <= since:

@@ -1,4 +1,4 @@
-"""The commands about record batches: ``verify``, ``dump``."""
+"""The commands about record batches and records: ``verify``, ``dump``, ``consume``."""
 
 from __future__ import annotations
 
@@ -12,12 +12,18 @@ import typer
 
 from kafkalog.errors import OptionError
 from kafkalog.jobs.cli import arguments as given
-from kafkalog.jobs.cli.arguments import Json, Paths, TopicName  # noqa: TC001 - typer reads them
+from kafkalog.jobs.cli.arguments import Json, Paths, TopicName, topics_there
 from kafkalog.jobs.cli.output import exit_if, one_line_errors, print_rows
 from kafkalog.jobs.inspection.units import shown_size
-from kafkalog.jobs.process.arguments import READ_ISOLATION, SETTINGS, Isolation, reading_options
+from kafkalog.jobs.process.arguments import (
+    READ_ISOLATION,
+    SETTINGS,
+    Isolation,
+    reading_options,
+    split_names,
+)
 from kafkalog.jobs.process.running import print_line
-from kafkalog.model import many
+from kafkalog.model import INTERNAL_TOPICS, listed, many
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -26,10 +32,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from kafkalog.jobs.cli.record_printing import Printer
-    from kafkalog.jobs.inspection.records import RecordReader
+    from kafkalog.jobs.inspection.records import RecordReader, RecordsWanted
 
 
-__all__ = ["dump", "verify"]
+__all__ = ["consume", "dump", "verify"]
 
 
 # ----------------------------------------------------------------------------------------------
@@ -81,7 +87,13 @@ Records = Annotated[
 ]
 Count = Annotated[
     int | None,
-    typer.Option(min=1, help="How many batches or records at most. Default: 100 in a table."),
+    typer.Option(
+        "--limit",
+        "-n",
+        "--count",
+        min=1,
+        help="How many batches or records at most. Default: 100 in a table.",
+    ),
 ]
 Follow = Annotated[bool, typer.Option("--follow", "-f", help="Continue with what comes later.")]
 Parquet = Annotated[
@@ -114,6 +126,10 @@ class _Output:
     follow: bool
     is_hex: bool
     as_json: bool
+    is_asked: bool = False
+    """Whether somebody has said how many records to show."""
+    grows: bool = False
+    """Whether what follows is a table that goes on, and not lines of their own form."""
 
     def check(self, words: given.Words) -> None:
         chosen = {"--format": self.template, "--parquet": self.parquet, "--json": self.as_json}
@@ -123,7 +139,8 @@ class _Output:
         if self.follow and self.parquet is not None:
             raise OptionError("--parquet writes a file that ends: leave --follow out")
         if self.follow and (words.end is not None or words.until is not None):
-            raise OptionError("--follow has no end: leave --end and --until out, or use --count")
+            ends = "--until" if self.grows else "--end and --until"
+            raise OptionError(f"--follow has no end: leave {ends} out, or use --limit")
 
     @property
     def is_for_records(self) -> bool:
@@ -138,8 +155,11 @@ class _Output:
 
         if self.parquet is not None:
             return printing.parquet_file(self.parquet, reader.rows.to_arrow(), logs)
+        if self.follow and self.grows and self.template is None and not self.as_json:
+            return nullcontext(printing.LinesPrinter(is_hex=self.is_hex))
         template = _LINE if self.follow and self.template is None else self.template
         form = {"is_hex": self.is_hex, "as_json": self.as_json, "is_copy": True}
+        form["is_asked"] = self.is_asked
         return nullcontext(printing.printer_of(template, **form))
 
 
@@ -170,7 +190,7 @@ def dump(  # noqa: PLR0917 - what the command line offers
     words = given.Words(
         *(partition, start, end, since, until, key, header, producer, transactional_id, is_hex)
     )
-    output = _Output(template, parquet, follow, is_hex, as_json)
+    output = _Output(template, parquet, follow, is_hex, as_json, count is not None)
     with one_line_errors():
         options = reading_options(isolation, settings)
         is_for_records = (
@@ -180,7 +200,8 @@ def dump(  # noqa: PLR0917 - what the command line offers
             file = _only_file(paths, is_for_records=bool(is_for_records))
             _dump_file(file, words, count, as_json=as_json)
         elif is_for_records:
-            _dump_records(paths, topic, words, output, count, options, group)
+            begin = _Start(group, words.start)
+            _show_records(paths, [topic], words, output, count, options, begin)
         else:
             _dump_batches(paths, topic, words, count, as_json=as_json)
 
@@ -204,7 +225,7 @@ def _only_file(paths: list[str], *, is_for_records: bool) -> Path:
     if len(paths) == 1 and path.suffix and not path.exists() and "://" not in paths[0]:
         raise OptionError(f"there is no file {path}, and no folder of that name")
     if len(paths) > 1 or not path.is_file():
-        raise OptionError("say which topic: --topic; `kafkalog topics` lists them")
+        raise OptionError("say which topic: --topic; `kafkalog topic list` lists them")
     if is_for_records:
         folder = shlex.quote(str(path.parent))
         way = f": kafkalog dump {folder} --records" if _topic_of_folder([str(path.parent)]) else ""
@@ -256,31 +277,164 @@ def _dump_rows(found: Iterator[Mapping[str, Any]], count: int | None, *, as_json
         print_rows(rows, as_json=False, spare=_SPARE)
         raise
     is_cut = not as_json and count is None and shown > _TABLE_ROWS
-    print_rows(rows[:_TABLE_ROWS] if is_cut else rows, as_json=False, spare=_SPARE)
+    shown_rows = rows[:_TABLE_ROWS] if is_cut else rows
+    print_rows(shown_rows, as_json=False, spare=_SPARE, is_asked=count is not None)
     if is_cut:
-        print_line(f"the first {_TABLE_ROWS} rows; --count shows more", err=True)
+        print_line(f"the first {_TABLE_ROWS} rows; --limit shows more", err=True)
     exit_if([is_wrong])
     return shown
 
 
-def _dump_records(
+# ----------------------------------------------------------------------------------------------
+# The command that shows records, as kcat does: ``consume``.
+
+
+Topics = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--topic", "-t", help="The topic; with commas, or repeated.", autocompletion=topics_there
+    ),
+]
+Offset = Annotated[
+    str | None,
+    typer.Option(
+        "--offset",
+        "-o",
+        metavar="OFFSET",
+        help="Where to begin: an offset, earliest, latest, or -N for the last N of each partition.",
+    ),
+]
+Limit = Annotated[
+    int | None,
+    typer.Option("--limit", "-n", min=1, help="End after so many records."),
+]
+Template = Annotated[
+    str | None,
+    typer.Option("--format", "-f", help="Print each record so, as kcat: '%t %p %o %T %k %s\\n'."),
+]
+FollowLater = Annotated[bool, typer.Option("--follow", help="Continue with what comes later.")]
+
+
+def consume(  # noqa: PLR0917 - what the command line offers
+    paths: Paths,
+    topic: Topics = None,
+    partition: given.Partition = None,
+    offset: Offset = None,
+    limit: Limit = None,
+    template: Template = None,
+    follow: FollowLater = False,
+    since: given.Since = None,
+    until: given.Until = None,
+    key: given.Key = None,
+    header: given.Header = None,
+    producer: given.Producer = None,
+    transactional_id: given.Transaction = None,
+    group: given.Group = None,
+    parquet: Parquet = None,
+    is_hex: given.Hex = False,
+    isolation: READ_ISOLATION = Isolation.UNCOMMITTED,
+    settings: SETTINGS = None,
+    as_json: Json = False,
+) -> None:
+    """Show records of topics: those that are there, or with --follow those that come too."""
+    with one_line_errors():
+        from kafkalog.jobs.inspection.log_dirs import partitions_of  # noqa: PLC0415
+
+        start = _Start.parse(offset, group)
+        words = given.Words(
+            *(partition, start.offset, None, since, until, key, header, producer),
+            *(transactional_id, is_hex),
+        )
+        topics = split_names(topic) if topic else [_topic_of_folder(paths) or _only_topic(paths)]
+        asked = limit is not None
+        output = _Output(template, parquet, follow, is_hex, as_json, asked, grows=True)
+        for name in () if follow else topics:
+            partitions_of(paths, name)
+        options = reading_options(isolation, settings)
+        _show_records(paths, topics, words, output, limit, options, start)
+
+
+def _only_topic(paths: list[str]) -> str:
+    """Return the one topic that is there, but for Kafka's own.
+
+    Raises:
+        OptionError: there are several, or none.
+    """
+    from kafkalog.jobs.inspection.log_dirs import partitions_of  # noqa: PLC0415
+
+    topics = {key.topic for key in partitions_of(paths, None)} - INTERNAL_TOPICS
+    if len(topics) != 1:
+        raise OptionError(f"say which topic: -t. Topics there: {listed(sorted(topics)) or 'none'}")
+    return topics.pop()
+
+
+@dataclass(frozen=True, slots=True)
+class _Start:
+    """Where reading begins: after what a group has read, at an offset, or so many before ends."""
+
+    group: str | None = None
+    offset: int = 0
+    last: int | None = None
+    """Offsets before the end of each partition."""
+
+    @classmethod
+    def parse(cls, text: str | None, group: str | None) -> _Start:
+        """Read ``--offset``.
+
+        Raises:
+            OptionError: it is none; or both are given.
+        """
+        if text is None:
+            return cls(group)
+        if group is not None:
+            raise OptionError("give --group or --offset, not both")
+        word = text.strip().lower()
+        if word in {"latest", "end"}:
+            return cls(last=0)
+        if word in {"earliest", "beginning", "start"}:
+            return cls()
+        word = word.replace(",", "")  # as tables show numbers
+        if not word.removeprefix("-").isdecimal() or not word.isascii():
+            raise OptionError(
+                f"--offset is {text!r}, expected an offset, earliest, latest, or such as -10 for "
+                "the last ten of each partition"
+            )
+        return cls(last=int(word[1:])) if word.startswith("-") else cls(offset=int(word))
+
+    def options(
+        self, paths: list[str], topics: Sequence[str], wanted: RecordsWanted, *, follow: bool
+    ) -> dict[str, str]:
+        """Return the options of the source that say so.
+
+        Raises:
+            OptionError: nothing that is there would be read.
+        """
+        if self.last is None:
+            return wanted.starting(self.group, follow=follow)
+        if not self.last and not follow:
+            raise OptionError("--offset latest goes with --follow: nothing is there yet")
+        from kafkalog.jobs.inspection.records import offsets_before_end  # noqa: PLC0415
+
+        return offsets_before_end(paths, topics, wanted.partition, self.last)
+
+
+def _show_records(
     paths: list[str],
-    topic: str,
+    topics: Sequence[str],
     words: given.Words,
     output: _Output,
     count: int | None,
     options: dict[str, str],
-    group: str | None,
+    start: _Start,
 ) -> None:
     from kafkalog.jobs.cli.record_printing import limited  # noqa: PLC0415
-    from kafkalog.jobs.inspection.batches import offsets_there  # noqa: PLC0415
     from kafkalog.jobs.inspection.records import RecordReader  # noqa: PLC0415
 
     output.check(words)
     path = ",".join(paths)
     wanted = words.wanted(path)
-    start = wanted.starting(group, follow=output.follow)
-    reader = RecordReader.of({"path": path, **start, **options}, [topic], wanted)
+    begin = start.options(paths, topics, wanted, follow=output.follow)
+    reader = RecordReader.of({"path": path, **begin, **options}, topics, wanted)
     most = _TABLE_ROWS if count is None and output.is_table else count
     shown = 0
     with output.open(reader, paths) as printer:
@@ -293,10 +447,16 @@ def _dump_records(
     if output.parquet is not None:
         print_line(f"{many(shown, 'record')} in {output.parquet}", err=True)
     if count is None and shown == most:
-        print_line(f"the first {shown} records; --count shows more", err=True)
+        print_line(f"the first {shown} records; --limit shows more", err=True)
     if not shown and not output.follow:
-        there = offsets_there(paths, topic, words.partition)
-        print_line(f"no such record is in {topic}: {there}", err=True)
+        _tell_none(paths, topics, words.partition)
+
+
+def _tell_none(paths: list[str], topics: Sequence[str], partition: int | None) -> None:
+    from kafkalog.jobs.inspection.batches import offsets_there  # noqa: PLC0415
+
+    there = listed([offsets_there(paths, topic, partition) for topic in topics])
+    print_line(f"no such record is in {listed(topics)}: {there}", err=True)
 
 
 def _batches(reader: RecordReader, *, follow: bool) -> Iterator[pa.RecordBatch]:

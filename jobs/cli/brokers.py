@@ -1,4 +1,4 @@
-"""The commands that bring log directories into order: ``recover``, ``handover``, ``takeover``."""
+"""The commands that bring log directories into order: ``recover`` and those about brokers."""
 
 from __future__ import annotations
 
@@ -7,9 +7,16 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 import typer
 
 from kafkalog.jobs.cli.arguments import DryRun, Json, Paths  # noqa: TC001 - typer reads annotations
-from kafkalog.jobs.cli.output import end_with, one_line_errors, print_rows, tell_dry_run
+from kafkalog.jobs.cli.output import (
+    end_with,
+    one_line_errors,
+    print_list,
+    print_report,
+    print_rows,
+    tell_dry_run,
+)
 from kafkalog.jobs.process.arguments import pairs
-from kafkalog.jobs.process.running import json_line, print_line
+from kafkalog.jobs.process.running import print_line
 
 if TYPE_CHECKING:
     from kafkalog.streaming.admin.recovery import RecoveryReport
@@ -165,22 +172,18 @@ def _report(done: RecoveryReport, *, as_json: bool, dry_run: bool = False) -> No
             "partitions": rows,
             "problems": done.problems,
         }
-        typer.echo(json_line(report))
+        print_report(report)
     else:
         tell_dry_run(dry_run=dry_run)
         would = "would be " if dry_run else ""
         for batch in done.rolled_back:
             print_line(f"{would}rolled back: {batch}")
-        for line in done.reset:
-            print_line(f"{would}reset: {line}")
-        for line in done.aborted:
-            print_line(f"{would}aborted: {line}")
-        for line in done.committed:
-            print_line(f"{would}committed: {line}")
+        print_list((f"{would}reset: {line}" for line in done.reset), "that are reset")
+        print_list((f"{would}aborted: {line}" for line in done.aborted), "that are aborted")
+        print_list((f"{would}committed: {line}" for line in done.committed), "that are committed")
         _print_lost(done)
-        print_rows(rows, as_json=False)
-        for line in done.written:
-            print_line(f"{would}written: {line}")
+        print_rows(rows, as_json=False, spare=("topicId", "corrected"), share=2)
+        print_list((f"{would}written: {line}" for line in done.written), "that are written")
     end_with(done.problems, as_json=as_json)
 
 
@@ -206,8 +209,8 @@ def _offsets(lost: LostOffsets) -> dict[str, object]:
 
 def _print_lost(done: RecoveryReport) -> None:
     """Say which offsets are gone, and what that means for writers and readers."""
-    for each in done.lost:
-        print_line(f"gone: {each.where.topic_partition} [{each.start}, {each.end})")
+    lost = (f"gone: {each.where.topic_partition} [{each.start}, {each.end})" for each in done.lost)
+    print_list(lost, "that are gone")
     if done.lost:
         print_line(
             "The next records get these offsets again: set readers back that had come further.\n"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -10,22 +12,32 @@ import typer
 from kafkalog.jobs.cli.arguments import (  # noqa: TC001 - typer reads annotations
     DryRun,
     Json,
+    Partition,
     Paths,
     TopicName,
 )
-from kafkalog.jobs.cli.output import end_with, exit_if, one_line_errors, print_rows, tell_dry_run
+from kafkalog.jobs.cli.confirmation import Loss, Yes, act_if_agreed
+from kafkalog.jobs.cli.output import (
+    end_with,
+    exit_if,
+    one_line_errors,
+    print_list,
+    print_report,
+    print_rows,
+    tell_dry_run,
+)
 from kafkalog.jobs.inspection.units import shown_size
-from kafkalog.jobs.process.arguments import ALLOW_BROKER, NOT_GIVEN, pairs
-from kafkalog.jobs.process.running import json_line, print_line
+from kafkalog.jobs.process.arguments import ALLOW_BROKER, NOT_GIVEN, given_settings
+from kafkalog.jobs.process.running import default_path, print_line
 from kafkalog.model import many
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from kafkalog.model import TopicPartition
     from kafkalog.streaming.admin.compaction import Compacted, Due
     from kafkalog.streaming.admin.retention import Deleted
-    from kafkalog.streaming.admin.salvage import DamagedPlace
+    from kafkalog.streaming.admin.salvage import DamagedPlace, Salvaged
 
 
 __all__ = ["backup", "compact", "delete_records", "retain", "salvage", "shortened_rows"]
@@ -46,6 +58,7 @@ def backup(
     as_json: Json = False,
 ) -> None:
     """Copy log directories while they are written to: the copy can be read, and written."""
+    words = [*default_path(), *words] if len(words) == 1 else words
     if len(words) < 2:
         raise typer.BadParameter("name the log directories, and then the folder for the copy")
     with one_line_errors():
@@ -96,6 +109,8 @@ def salvage(
         list[str] | None,
         typer.Option(metavar="PLACE", help=f"Let the log end there: {_PLACE}"),
     ] = None,
+    yes: Yes = False,
+    dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
     """Show what is damaged and which offsets are lost; drop it, or cut the log there."""
@@ -103,10 +118,17 @@ def salvage(
         from kafkalog.streaming.admin.salvage import salvage as act  # noqa: PLC0415
 
         paths, partitions = _paths_and_partitions(words)
-        done = act(paths, partitions, drop=drop or (), cut=cut or ())
+        done = act_if_agreed(
+            lambda plans: act(paths, partitions, drop=drop or (), cut=cut or (), dry_run=plans),
+            _salvage_loss,
+            paths,
+            yes=yes,
+            dry_run=dry_run,
+        )
     rows = [_row(place) for place in done.places]
     if not as_json:  # the place's name says them
         rows = [{name: row[name] for name in row if name not in _NAMED} for row in rows]
+        tell_dry_run(dry_run=dry_run)
     print_rows(rows, as_json=as_json)
     for note in done.notes:
         print_line(f"note: {note}", err=True)
@@ -115,11 +137,26 @@ def salvage(
     exit_if(place.done is None for place in done.places)
 
 
+def _salvage_loss(plan: Salvaged) -> Loss | None:
+    places = [place for place in plan.places if place.done is not None]
+    if not places:
+        return None
+    details = [f"  {_row(each)['place']}: {each.done}: {each.damage.reason}" for each in places]
+    keys = {each.topic_partition for each in places}
+    return Loss("give up what is damaged", keys, sum(e.damage.size for e in places), details)
+
+
 def _paths_and_partitions(words: list[str]) -> tuple[list[str], list[TopicPartition]]:
-    """Take the first word as a path, and any later one without a slash as a partition, if it is."""
+    """Take the first word as a path, and any later one without a slash as a partition, if it is.
+
+    Where the environment names the path, so may the first one be a partition.
+    """
     from kafkalog.streaming.log.files import parse_partition_directory  # noqa: PLC0415
 
     paths, partitions = words[:1], []
+    if default_path() and parse_partition_directory(words[0]) and not Path(words[0]).exists():
+        paths = default_path()
+        words = [*paths, *words]
     for word in words[1:]:
         key = None if "/" in word else parse_partition_directory(word)
         if key is None:
@@ -149,7 +186,7 @@ def _row(place: DamagedPlace) -> dict[str, Any]:
 
 
 # ----------------------------------------------------------------------------------------------
-# The commands that delete the oldest records: ``retain`` and ``delete-records``.
+# The commands that delete the oldest records: ``retain`` and ``topic trim``.
 
 
 def retain(
@@ -157,33 +194,90 @@ def retain(
     topic: TopicName = None,
     config: NOT_GIVEN = None,
     allow_broker: ALLOW_BROKER = False,
+    yes: Yes = False,
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
     """Delete segments that have expired by the topics' retention.ms and retention.bytes."""
-    settings = pairs(config)
+    settings = given_settings(config)
     with one_line_errors():
         from kafkalog.streaming.admin.retention import retain as act  # noqa: PLC0415
 
-        done = act(paths, topic=topic, config=settings, allows_broker=allow_broker, dry_run=dry_run)
+        expire = partial(act, topic=topic, config=settings, allows_broker=allow_broker)
+        done = act_if_agreed(
+            lambda plans: expire(paths, dry_run=plans), _lost_by, paths, yes=yes, dry_run=dry_run
+        )
     _report(done, as_json=as_json, dry_run=dry_run)
 
 
-def delete_records(
+def delete_records(  # noqa: PLR0917 - what the command line offers
     paths: Paths,
+    topic: TopicName = None,
+    partition: Partition = None,
+    offset: Annotated[
+        str | None,
+        typer.Option(
+            "--offset", "-o", help="The new first offset, or latest, which deletes all records."
+        ),
+    ] = None,
     offsets: Annotated[
-        str,
-        typer.Option(help='The new first offsets: {"t":{"0":5,"1":-1}}; -1 deletes all records.'),
-    ],
+        str | None,
+        typer.Option(
+            help='New first offsets of several: {"t":{"0":5,"1":-1}}; -1 deletes all records.'
+        ),
+    ] = None,
     allow_broker: ALLOW_BROKER = False,
+    yes: Yes = False,
+    dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
     """Delete the records below given offsets, of all partitions that are named at once."""
+    if (topic is None or offset is None) == (offsets is None):
+        raise typer.BadParameter("say either --topic and --offset, or --offsets")
     with one_line_errors():
         from kafkalog.streaming.admin.retention import delete_records as act  # noqa: PLC0415
 
-        done = act(paths, _offsets(offsets), allows_broker=allow_broker)
-    _report(done, as_json=as_json)
+        wanted = _offsets(offsets) if offsets else _below(paths, topic or "", partition, offset)
+        done = act_if_agreed(
+            lambda plans: act(paths, wanted, allows_broker=allow_broker, dry_run=plans),
+            _lost_by,
+            paths,
+            yes=yes,
+            dry_run=dry_run,
+        )
+    _report(done, as_json=as_json, dry_run=dry_run)
+
+
+def _lost_by(plan: Deleted) -> Loss | None:
+    gone = [each for each in plan.partitions if each.start > each.start_before]
+    details = [
+        f"  {each.topic_partition} starts at {each.start:,} instead of {each.start_before:,}"
+        for each in gone
+    ]
+    keys = [each.topic_partition for each in gone]
+    size = sum(each.bytes for each in gone)
+    return Loss("delete records, and whole segments of them", keys, size, details) if gone else None
+
+
+def _below(
+    paths: list[str], topic: str, partition: int | None, offset: str | None
+) -> dict[TopicPartition, int]:
+    """Return one new first offset for a partition, or for each of a topic."""
+    from kafkalog.errors import OptionError  # noqa: PLC0415
+    from kafkalog.jobs.inspection.log_dirs import partitions_of, unknown_partition  # noqa: PLC0415
+    from kafkalog.model import TopicPartition  # noqa: PLC0415
+    from kafkalog.streaming.admin.retention import HIGH_WATERMARK_OFFSET  # noqa: PLC0415
+
+    word = (offset or "").strip().lower().replace(",", "")
+    is_latest = word in {"latest", "end", str(HIGH_WATERMARK_OFFSET)}
+    if not is_latest and not (word.isdecimal() and word.isascii()):
+        raise OptionError(f"--offset is {offset!r}, expected an offset, or latest")
+    start = HIGH_WATERMARK_OFFSET if is_latest else int(word)
+    there = [key for key in partitions_of(paths, topic) if partition in {None, key.partition}]
+    if not there:
+        wanted = TopicPartition(topic, partition or 0)
+        raise unknown_partition(wanted, paths, partitions_of(paths, topic))
+    return dict.fromkeys(there, start)
 
 
 def _offsets(text: str) -> dict[TopicPartition, int]:
@@ -212,17 +306,22 @@ def _report(done: Deleted, *, as_json: bool, dry_run: bool = False) -> None:
             "removedBytes": done.removed.bytes,
             "problems": done.problems,
         }
-        typer.echo(json_line(report))
+        print_report(report)
     else:
         tell_dry_run(dry_run=dry_run)
         print_rows(rows, as_json=False)
-        for topic, reason in sorted(done.left_alone.items()):
-            print_line(f"left alone: {topic}: {reason}")
+        _print_left_alone(done.left_alone)
         if done.removed.files:
             print_line(
                 f"removed: {many(done.removed.files, 'file')}, {shown_size(done.removed.bytes)}"
             )
     end_with(done.problems, as_json=as_json)
+
+
+def _print_left_alone(left_alone: Mapping[str, str]) -> None:
+    """Say which topics were left as they are, and why: of many with one reason, how many."""
+    lines = (f"left alone: {name}: {reason}" for name, reason in sorted(left_alone.items()))
+    print_list(lines, "topics that are left alone")
 
 
 def shortened_rows(done: Deleted) -> list[dict[str, Any]]:
@@ -246,27 +345,26 @@ def shortened_rows(done: Deleted) -> list[dict[str, Any]]:
 # The command ``kafkalog compact``.
 
 
-def compact(
+def compact(  # noqa: PLR0917 - what the command line offers
     paths: Paths,
     topic: TopicName = None,
-    partition: Annotated[
-        int | None, typer.Option("--partition", min=0, help="This partition of --topic only.")
-    ] = None,
+    partition: Partition = None,
     config: NOT_GIVEN = None,
     force: Annotated[
         bool,
         typer.Option(
-            "--force", help="Whatever the dirty ratio, and until all is clean that can be."
+            "--force", help="Compact regardless of the dirty ratio, until all is clean that can be."
         ),
     ] = False,
     allow_broker: ALLOW_BROKER = False,
+    yes: Yes = False,
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
     """Keep the last record of each key, in topics with cleanup.policy=compact."""
     if partition is not None and topic is None:
         raise typer.BadParameter("--partition goes with --topic")
-    settings = pairs(config)
+    settings = given_settings(config)
     with one_line_errors(), _progress_bar(shown=not as_json and not dry_run) as progress:
         from kafkalog.streaming.admin.compaction import Wanted  # noqa: PLC0415
         from kafkalog.streaming.admin.compaction import compact as act  # noqa: PLC0415
@@ -278,8 +376,20 @@ def compact(
             forces=force,
             allows_broker=allow_broker,
         )
-        done = act(paths, wanted, dry_run=dry_run, progress=progress)
+        done = act_if_agreed(
+            lambda plans: act(paths, wanted, dry_run=plans, progress=progress),
+            _older_records,
+            paths,
+            yes=yes,
+            dry_run=dry_run,
+        )
     _report_compaction(done, as_json=as_json, dry_run=dry_run)
+
+
+def _older_records(plan: Compacted) -> Loss | None:
+    keys = [each.topic_partition for each in plan.partitions]
+    what = "keep only the newest record of each key, and delete the older ones"
+    return Loss(what, keys) if keys else None
 
 
 @contextmanager
@@ -330,20 +440,19 @@ def _report_compaction(done: Compacted, *, as_json: bool, dry_run: bool) -> None
             "deleted": deleted,
             "problems": problems,
         }
-        typer.echo(json_line(report))
+        print_report(report)
     else:
         tell_dry_run(dry_run=dry_run)
         print_rows([{k: row[k] for k in row if k != "keyless"} for row in rows], as_json=False)
-        for name, reason in sorted(done.left_alone.items()):
-            print_line(f"left alone: {name}: {reason}")
-        for each in done.partitions:
-            if each.keyless:
-                print_line(f"deleted: {keyless_text(each)}")
-        for row in (each for each in deleted if each["segments"]):
-            print_line(
-                f"deleted: {row['topic']}-{row['partition']} starts at offset {row['start']}: "
-                f"{many(row['segments'], 'segment')}, {shown_size(row['bytes'])}"
-            )
+        _print_left_alone(done.left_alone)
+        gone = [f"deleted: {keyless_text(each)}" for each in done.partitions if each.keyless]
+        gone += [
+            f"deleted: {row['topic']}-{row['partition']} starts at offset {row['start']}: "
+            f"{many(row['segments'], 'segment')}, {shown_size(row['bytes'])}"
+            for row in deleted
+            if row["segments"]
+        ]
+        print_list(gone, "that were deleted")
         if done.removed.files:
             print_line(
                 f"removed: {many(done.removed.files, 'file')}, {shown_size(done.removed.bytes)}"

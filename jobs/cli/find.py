@@ -9,7 +9,7 @@ import typer
 
 from kafkalog.errors import OptionError
 from kafkalog.jobs.cli import arguments as given
-from kafkalog.jobs.cli.arguments import Json, Paths, topics_there
+from kafkalog.jobs.cli.arguments import Json, Paths, Topics  # noqa: TC001 - typer reads them
 from kafkalog.jobs.cli.output import end_if_nothing, one_line_errors, progress_bar
 from kafkalog.jobs.process.arguments import (
     READ_ISOLATION,
@@ -35,22 +35,20 @@ class _Where(StrEnum):
     BOTH = "both"
 
 
-Topics = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--topic",
-        help="These topics only; with commas, or repeated. Default: all.",
-        autocompletion=topics_there,
-    ),
-]
 Regex = Annotated[
     str | None,
     typer.Option("--regex", "-e", help="A regular expression (RE2) that is in key or value."),
 ]
 Text = Annotated[str | None, typer.Option("--text", "-F", help="A text that is in key or value.")]
 In = Annotated[_Where, typer.Option("--in", help="Where to look for --regex and --text.")]
-IgnoreCase = Annotated[bool, typer.Option("--ignore-case", "-i", help="A is a.")]
-Count = Annotated[int | None, typer.Option(min=1, help="End after so many records.")]
+IgnoreCase = Annotated[bool, typer.Option("--ignore-case", "-i", help="Ignore case.")]
+Count = Annotated[
+    int | None, typer.Option("--limit", "-n", "--count", min=1, help="End after so many records.")
+]
+Template = Annotated[
+    str | None,
+    typer.Option("--format", "-f", help="Print each record so, as kcat: '%t %p %o %T %k %s\\n'."),
+]
 
 
 def find(  # noqa: PLR0917 - what the command line offers
@@ -68,7 +66,7 @@ def find(  # noqa: PLR0917 - what the command line offers
     producer: given.Producer = None,
     transactional_id: given.Transaction = None,
     count: Count = None,
-    template: given.Format = None,
+    template: Template = None,
     is_hex: given.Hex = False,
     isolation: READ_ISOLATION = Isolation.UNCOMMITTED,
     settings: SETTINGS = None,
@@ -126,7 +124,8 @@ def _show(
 ) -> int:
     from kafkalog.jobs.cli.record_printing import limited, printer_of  # noqa: PLC0415
 
-    printer = printer_of(template, is_hex=is_hex, as_json=as_json)
+    form = {"is_hex": is_hex, "as_json": as_json, "is_asked": count is not None}
+    printer = printer_of(template, **form)
     found = 0
     try:
         with progress_bar() as told:

@@ -1,7 +1,8 @@
-"""The commands about consumer groups: ``groups``, ``groups reset``, ``groups delete``, ``lag``."""
+"""The commands about consumer groups: ``group list|describe|reset|delete``, ``lag``."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -13,9 +14,11 @@ from kafkalog.jobs.cli.arguments import (
     TopicName,
     topics_there,
 )
+from kafkalog.jobs.cli.confirmation import Loss, Yes, act_if_agreed
 from kafkalog.jobs.cli.output import end_with, exit_if, one_line_errors, print_rows, tell_dry_run
-from kafkalog.jobs.process.arguments import ALLOW_BROKER  # noqa: TC001 - typer reads annotations
+from kafkalog.jobs.process.arguments import ALLOW_BROKER, point_in_time, split_names
 from kafkalog.jobs.process.running import print_line
+from kafkalog.model import many
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,11 +28,11 @@ if TYPE_CHECKING:
     from kafkalog.streaming.groups.administration import Changed
 
 
-__all__ = ["delete_group", "groups", "lag", "reset_group"]
+__all__ = ["delete_group", "groups", "lag", "list_all_groups", "reset_group"]
 
 
 # ----------------------------------------------------------------------------------------------
-# The commands about consumer groups: ``groups``, ``groups reset``, ``groups delete``.
+# The commands about consumer groups: ``group list``, ``describe``, ``reset``, ``delete``.
 
 
 _SPARE: Final = ("generation", "host", "process", "member", "bytes", "instance", "client", "state")
@@ -46,33 +49,56 @@ _Paths = Annotated[
     list[str],
     typer.Argument(
         metavar="PATH…",
-        help="The log directories that belong together.",
+        help="The log directories that belong together. Default: KAFKALOG_PATH.",
         autocompletion=_second_words,
     ),
 ]
 _Groups = Annotated[
-    list[str] | None, typer.Option("--group", help="This group; may be repeated. Default: all.")
+    list[str] | None,
+    typer.Option("--group", "-g", help="This group; may be repeated. Default: all."),
 ]
-_Group = Annotated[str, typer.Option(help="The group. It must have no members.")]
+_Group = Annotated[str, typer.Option("--group", "-g", help="The group. It must have no members.")]
 _Topics = Annotated[
     list[str] | None,
     typer.Option(
         "--topic",
+        "-t",
         help="This topic; may be repeated. Default: those that the group has read.",
         autocompletion=topics_there,
     ),
 ]
 _To = Annotated[
     str | None,
-    typer.Option(metavar="PLACE", help="earliest, latest, or a time: 2026-11-22T10:15:00Z."),
+    typer.Option(
+        metavar="PLACE", help="earliest, latest, or a time: 1h (ago), 2026-11-22T10:15:00Z."
+    ),
 ]
 _Offsets = Annotated[str | None, typer.Option(help='Offsets to go to: {"t":{"0":5}}.')]
+
+
+def list_all_groups(paths: Paths, as_json: Json = False) -> None:
+    """List consumer groups, one a line: members, partitions, and how far each is behind in all."""
+    with one_line_errors():
+        from kafkalog.jobs.inspection.groups import summarize_groups  # noqa: PLC0415
+
+        rows = summarize_groups(paths)
+    print_rows(rows if as_json else _without_empty(rows, ("problems",)), as_json=as_json)
+    if not rows and not as_json:
+        print_line(_NO_GROUP, err=True)
+    with_problems = [row["group"] for row in rows if row["problems"]]
+    if with_problems and not as_json:
+        print_line(
+            f"problem: {many(len(with_problems), 'group')} cannot go on everywhere: kafkalog group "
+            "describe says why",
+            err=True,
+        )
+    exit_if(with_problems)
 
 
 def groups(paths: _Paths, group: _Groups = None, as_json: Json = False) -> None:
     """Show consumer groups: their members, their positions, and how far they are behind.
 
-    `kafkalog groups reset` sets one elsewhere, `kafkalog groups delete` forgets one.
+    `kafkalog group reset` sets one elsewhere, `kafkalog group delete` forgets one.
     """
     with one_line_errors():
         from kafkalog.jobs.inspection.groups import list_groups  # noqa: PLC0415
@@ -80,7 +106,7 @@ def groups(paths: _Paths, group: _Groups = None, as_json: Json = False) -> None:
         rows = list_groups(paths, group or ())
     print_rows(rows if as_json else _shown(rows), as_json=as_json, spare=_SPARE)
     if not rows and not as_json:
-        print_line("no consumer group has members or positions here", err=True)
+        print_line(_NO_GROUP, err=True)
     problems = [row for row in rows if row["problem"]]
     end_with(
         [
@@ -89,6 +115,15 @@ def groups(paths: _Paths, group: _Groups = None, as_json: Json = False) -> None:
         ],
         as_json=as_json,
     )
+
+
+_NO_GROUP: Final = "no consumer group has members or positions here"
+
+
+def _without_empty(rows: list[dict[str, Any]], names: Sequence[str]) -> list[dict[str, Any]]:
+    """Leave out columns that say something in no row."""
+    empty = {name for name in names if not any(row[name] for row in rows)}
+    return [{name: row[name] for name in row if name not in empty} for row in rows]
 
 
 def _shown(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -101,13 +136,14 @@ def _shown(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{name: row[name] for name in row if name in names} for row in rows]
 
 
-def reset_group(
+def reset_group(  # noqa: PLR0917 - what the command line offers
     paths: Paths,
     group: _Group,
     to: _To = None,
     offsets: _Offsets = None,
     topic: _Topics = None,
     allow_broker: ALLOW_BROKER = False,
+    yes: Yes = False,
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
@@ -115,12 +151,14 @@ def reset_group(
     with one_line_errors():
         from kafkalog.streaming.groups.administration import reset_group as act  # noqa: PLC0415
 
-        done = act(
+        topics = split_names(topic or ())
+        reset = partial(act, topics=topics, allows_broker=allow_broker)
+        target = _target(to, offsets)
+        done = act_if_agreed(
+            lambda plans: reset(paths, group, target, dry_run=plans),
+            lambda plan: _lost_by("set", group, plan),
             paths,
-            group,
-            _target(to, offsets),
-            topics=topic or (),
-            allows_broker=allow_broker,
+            yes=yes,
             dry_run=dry_run,
         )
     _report(group, done, as_json=as_json, dry_run=dry_run)
@@ -130,6 +168,7 @@ def delete_group(
     paths: Paths,
     group: _Group,
     allow_broker: ALLOW_BROKER = False,
+    yes: Yes = False,
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
@@ -137,14 +176,33 @@ def delete_group(
     with one_line_errors():
         from kafkalog.streaming.groups.administration import delete_group as act  # noqa: PLC0415
 
-        done = act(paths, group, allows_broker=allow_broker, dry_run=dry_run)
+        done = act_if_agreed(
+            lambda plans: act(paths, group, allows_broker=allow_broker, dry_run=plans),
+            lambda plan: _lost_by("forget", group, plan),
+            paths,
+            yes=yes,
+            dry_run=dry_run,
+        )
     _report(group, done, as_json=as_json, dry_run=dry_run)
+
+
+def _lost_by(verb: str, group: str, plan: Sequence[Changed]) -> Loss | None:
+    changed = [each for each in plan if each.before != each.after]
+    details = [
+        f"  {each.partition}: from {_place(each.before)} to {_place(each.after)}"
+        for each in changed
+    ]
+    count = many(len(changed), "position")
+    return Loss(f"{verb} {count} of group {group}", details=details) if changed else None
+
+
+def _place(offset: int | None) -> str:
+    return "nowhere" if offset is None else f"{offset:,}"
 
 
 def _target(to: str | None, offsets: str | None) -> str | int | dict[TopicPartition, int]:
     from kafkalog.errors import OptionError  # noqa: PLC0415
     from kafkalog.streaming.groups.administration import EARLIEST, LATEST  # noqa: PLC0415
-    from kafkalog.streaming.options.quantities import milliseconds_of  # noqa: PLC0415
     from kafkalog.streaming.source.offsets import meant_by, parse_partition_longs  # noqa: PLC0415
 
     if (to is None) == (offsets is None):
@@ -156,7 +214,7 @@ def _target(to: str | None, offsets: str | None) -> str | int | dict[TopicPartit
     meant = meant_by(to or "")
     if meant is not None:
         raise OptionError(f"--to is {to!r}: did you mean {meant}?")
-    return milliseconds_of("--to", to or "")
+    return point_in_time("--to", to or "")
 
 
 def _report(group: str, done: Sequence[Changed], *, as_json: bool, dry_run: bool) -> None:
@@ -182,7 +240,11 @@ def _report(group: str, done: Sequence[Changed], *, as_json: bool, dry_run: bool
 
 Group = Annotated[
     list[str] | None,
-    typer.Option(help="This consumer group; may be repeated. Default: all, if nothing is named."),
+    typer.Option(
+        "--group",
+        "-g",
+        help="This consumer group; may be repeated. Default: all, if nothing is named.",
+    ),
 ]
 Checkpoint = Annotated[
     list[str] | None,
@@ -227,11 +289,8 @@ def _show_for_ever(meter: LagMeter, every: float, *, as_json: bool) -> None:
     from rich.text import Text  # noqa: PLC0415
 
     from kafkalog.files.system import system  # noqa: PLC0415
-    from kafkalog.jobs.cli.output import (  # noqa: PLC0415
-        Lines,
-        each_message_once,
-        lines_of,
-    )
+    from kafkalog.jobs.cli.output import each_message_once  # noqa: PLC0415
+    from kafkalog.jobs.cli.tables import Lines, lines_of  # noqa: PLC0415
     from kafkalog.streaming.options.quantities import shown_time  # noqa: PLC0415
 
     console = Console()

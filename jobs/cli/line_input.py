@@ -121,6 +121,8 @@ def _check_length(begun: Sequence[bytes]) -> None:
 class RecordLines:
     """How a line becomes a record."""
 
+    key: bytes | None = None
+    """Of lines that have none."""
     delimiter: bytes | None = None
     """What lies between key and value; None for values alone."""
     as_json: bool = False
@@ -165,7 +167,11 @@ class RecordLines:
             if separator:
                 key, value = head, tail
         data = [None if each is None else self._data(each) for each in (key, value)]
-        return {"key": data[0], "value": data[1], "headers": self._with_own([])}
+        return {
+            "key": self.key if key is None else data[0],
+            "value": data[1],
+            "headers": self._with_own([]),
+        }
 
     def _data(self, data: bytes) -> bytes | None:
         if self.empty_is_null and not data:
@@ -183,6 +189,8 @@ class RecordLines:
         if unknown:
             raise ValueError(f"{min(unknown)!r} is none of {', '.join(sorted(_KNOWN))}")
         found = {name: self._of_value(row.get(name)) for name in ("key", "value")}
+        if "key" not in row:
+            found["key"] = self.key
         for name in ("partition", "timestamp"):
             if row.get(name) is not None:
                 if type(row[name]) is not int:

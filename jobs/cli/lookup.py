@@ -10,7 +10,13 @@ import typer
 from kafkalog.errors import OptionError
 from kafkalog.jobs.cli.arguments import Json, Paths, Topic, data_of
 from kafkalog.jobs.cli.output import end_if_nothing, one_line_errors, print_found
-from kafkalog.jobs.process.arguments import READ_ISOLATION, SETTINGS, Isolation, reading_options
+from kafkalog.jobs.process.arguments import (
+    READ_ISOLATION,
+    SETTINGS,
+    Isolation,
+    point_in_time,
+    reading_options,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -118,14 +124,19 @@ def shown_record(row: Mapping[str, Any], show: Callable[[bytes], str]) -> Row:
 
 # ----------------------------------------------------------------------------------------------
 
-Key = Annotated[str | None, typer.Option(help="The key.")]
+Key = Annotated[str | None, typer.Option("--key", "-k", help="The key.")]
 Prefix = Annotated[str | None, typer.Option(help="All keys that begin with it.")]
 Low = Annotated[str | None, typer.Option("--from", help="All keys from this one on, by bytes.")]
 High = Annotated[str | None, typer.Option("--to", help="All keys below this one.")]
 Hex = Annotated[bool, typer.Option("--hex", help="Keys and values are hexadecimal digits.")]
 Partition = Annotated[
     int | None,
-    typer.Option(min=0, help="The partition. Default: for --key, the one that its hash chooses."),
+    typer.Option(
+        "--partition",
+        "-p",
+        min=0,
+        help="The partition. Default: for --key, the one that its hash chooses.",
+    ),
 ]
 AllPartitions = Annotated[
     bool, typer.Option("--all-partitions", help="Look for --key in all partitions.")
@@ -139,7 +150,7 @@ Time = Annotated[
     typer.Option(
         "--as-of-timestamp",
         metavar="TIME",
-        help="The newest before the first record of this time (ISO 8601 or ms) or a later one.",
+        help="The newest before the first record of this time (1h ago, ISO 8601, ms) or later.",
     ),
 ]
 Stats = Annotated[
@@ -167,11 +178,10 @@ def get(  # noqa: PLR0917 - what the command line offers
     """Show the newest record of a key, or of several; ends with 1 if there is none."""
     with one_line_errors():
         from kafkalog.streaming.lookup.lookup import AsOf  # noqa: PLC0415
-        from kafkalog.streaming.options.quantities import milliseconds_of  # noqa: PLC0415
 
         time = None
         if as_of_timestamp is not None:
-            time = milliseconds_of("--as-of-timestamp", as_of_timestamp)
+            time = point_in_time("--as-of-timestamp", as_of_timestamp)
         rows = find_rows(
             {"path": ",".join(paths), **reading_options(isolation, settings)},
             topic,

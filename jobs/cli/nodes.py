@@ -1,24 +1,26 @@
-"""The commands about the nodes of a set: ``replicas``, ``elect``, ``reassign``."""
+"""The commands about the nodes of a set: ``node list``, ``elect``, ``reassign``, ``vote``."""
 
 from __future__ import annotations
 
 import sys
+from enum import Enum, auto
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from kafkalog.errors import OptionError
-from kafkalog.jobs.cli.arguments import (  # noqa: TC001 - typer reads them  # noqa: TC001 - typer reads annotations
+from kafkalog.jobs.cli.arguments import (  # noqa: TC001 - typer reads them
     DryRun,
     Json,
     Paths,
     TopicName,
 )
+from kafkalog.jobs.cli.confirmation import Loss, Yes, act_if_agreed, ask
 from kafkalog.jobs.cli.output import (
-    PROBLEM,
     exit_if,
     one_line_errors,
+    print_list,
     print_rows,
     standard_input,
     tell_dry_run,
@@ -33,11 +35,11 @@ if TYPE_CHECKING:
     from kafkalog.streaming.admin.nodes.voters import ChangedVoters
 
 
-__all__ = ["elect", "reassign", "replica_row", "replicas"]
+__all__ = ["elect", "reassign", "replica_row", "replicas", "vote"]
 
 
 # ----------------------------------------------------------------------------------------------
-# The command ``replicas``: who leads, who is in sync, and which nodes are there.
+# The command ``node list``: who leads, who is in sync, and which nodes are there.
 
 
 def replicas(paths: Paths, topic: TopicName = None, as_json: Json = False) -> None:
@@ -85,7 +87,7 @@ def _node_line(node: NodeView) -> str:
 
 
 # ----------------------------------------------------------------------------------------------
-# The command ``elect``: leaders of a set of several nodes, because a person asks for it.
+# The command ``node elect``: leaders of a set of several nodes, because a person asks for it.
 
 
 def elect(
@@ -97,8 +99,10 @@ def elect(
         bool, typer.Option("--unclean", help="One that lacks records, if none in sync is left.")
     ] = False,
     topic: TopicName = None,
-    partition: Annotated[int | None, typer.Option(min=0, help="This partition only.")] = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Lose what is lost without asking.")] = False,
+    partition: Annotated[
+        int | None, typer.Option("--partition", "-p", min=0, help="This partition only.")
+    ] = None,
+    yes: Yes = False,
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
@@ -120,7 +124,10 @@ def elect(
         else:
             done = elect_unclean(paths, topic, partition, dry_run=True)
             if done and not dry_run:
-                _ask(done, yes=yes)
+                if yes:
+                    print_list(_lost_by(done).details, "that lose records", err=True)
+                else:  # of a script, too: nothing brings back what is lost
+                    ask(paths, _lost_by(done))
                 done = elect_unclean(paths, topic, partition)
     if not as_json:
         tell_dry_run(dry_run=dry_run)
@@ -135,28 +142,15 @@ def _nothing(topic: str | None, partition: int | None) -> str:
     return f"nothing is elected: {name} has a leader, or a replica in sync that can lead"
 
 
-def _ask(would: list[Elected], *, yes: bool) -> None:
-    """Say what would be lost, and end unless that is wanted."""
-    for each in would:
-        print_line(
-            f"{each.key}: node {each.leader} would lead. Lost would be offsets [{each.end}, "
-            f"{each.end_before}), which were acknowledged, and are not written again",
-            err=True,
-        )
-    if not yes and not _agreed():
-        print_line("nothing was changed: --yes loses them without asking", err=True)
-        raise typer.Exit(PROBLEM)
-
-
-def _agreed() -> bool:
-    """Ask; that nobody is there who could answer, as under cron, is a no."""
-    try:
-        return sys.stdin is not None and typer.confirm("Lose them?", err=True)
-    except typer.Abort as error:
-        if isinstance(error.__context__, KeyboardInterrupt):
-            raise
-        typer.echo("", err=True)  # the question's line has no end yet
-        return False
+def _lost_by(would: list[Elected]) -> Loss:
+    """Return what an unclean election loses."""
+    details = [
+        f"{each.key}: node {each.leader} would lead. Lost would be offsets [{each.end}, "
+        f"{each.end_before}), which were acknowledged, and are not written again"
+        for each in would
+    ]
+    keys = [each.key for each in would]
+    return Loss("lose records", keys, details=details, question="Lose them?", without="loses them")
 
 
 def _row(each: Elected) -> dict[str, Any]:
@@ -172,14 +166,16 @@ def _row(each: Elected) -> dict[str, Any]:
 
 
 # ----------------------------------------------------------------------------------------------
-# The command ``reassign``: other nodes for partitions, and other nodes for a set.
+# ``node reassign`` and ``node vote``: other nodes for partitions, and other nodes for a set.
 
 
 Plan = Annotated[
     str | None,
     typer.Option(metavar="FILE", help="Kafka's JSON: which partitions on which nodes; - reads it."),
 ]
-Partition = Annotated[int | None, typer.Option(min=0, help="This partition only.")]
+Partition = Annotated[
+    int | None, typer.Option("--partition", "-p", min=0, help="This partition only.")
+]
 To = Annotated[str | None, typer.Option(metavar="NODES", help="Nodes for the topic, such as 0,2.")]
 Dir = Annotated[
     str | None, typer.Option("--to-dir", metavar="DIR", help="Another log directory of their node.")
@@ -208,6 +204,7 @@ def reassign(  # noqa: PLR0917 - what the command line offers
     cancel: Cancel = False,
     replace: Replace = None,
     add: Add = None,
+    yes: Yes = False,
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
@@ -220,7 +217,7 @@ def reassign(  # noqa: PLR0917 - what the command line offers
     if (replace or add) and (verify or throttle is not None):
         raise typer.BadParameter("--verify and --throttle are for partitions that move")
     if replace is not None or add is not None:
-        _change_nodes(paths, replace, add, dry_run=dry_run, as_json=as_json)
+        _change_nodes(paths, replace, add, yes=yes, dry_run=dry_run, as_json=as_json)
     elif topic is not None and to_dir is not None:
         if verify:
             raise typer.BadParameter("--verify is for partitions that move between nodes")
@@ -229,18 +226,36 @@ def reassign(  # noqa: PLR0917 - what the command line offers
         )
     else:
         moves = _moves(paths, plan, topic, partition, to)
-        _move(
-            paths, moves, throttle, verify=verify, cancel=cancel, dry_run=dry_run, as_json=as_json
-        )
+        way = _Way.VERIFY if verify else _Way.CANCEL if cancel else _Way.MOVE
+        _move(paths, moves, throttle, way, yes=yes, dry_run=dry_run, as_json=as_json)
+
+
+class _Way(Enum):
+    """What is done about partitions that move."""
+
+    MOVE = auto()
+    VERIFY = auto()
+    CANCEL = auto()
+
+
+def _replicas_that_go(plan: list[Moving]) -> Loss | None:
+    going = [each for each in plan if each.removing and not each.is_done]
+    details = [
+        f"  {each.key}: gone from node {', '.join(map(str, each.removing))} when it is in sync on "
+        f"{', '.join(map(str, each.replicas))}"
+        for each in going
+    ]
+    keys = [each.key for each in going]
+    return Loss("move replicas", keys, details=details) if going else None
 
 
 def _move(
     paths: list[str],
     moves: list[Move],
     throttle: int | None,
+    way: _Way,
     *,
-    verify: bool,
-    cancel: bool,
+    yes: bool,
     dry_run: bool,
     as_json: bool,
 ) -> None:
@@ -248,12 +263,18 @@ def _move(
         from kafkalog.streaming.admin.nodes import move_folders, reassign  # noqa: PLC0415
 
         move_folders.check_places(paths, moves)
-        if verify:
+        if way is _Way.VERIFY:
             found = reassign.inspect_moves(paths, moves)
-        elif cancel:
+        elif way is _Way.CANCEL:
             found = reassign.cancel_moves(paths, dry_run=dry_run)
         else:
-            found = reassign.reassign(paths, moves, rate=throttle, dry_run=dry_run)
+            found = act_if_agreed(
+                lambda plans: reassign.reassign(paths, moves, rate=throttle, dry_run=plans),
+                _replicas_that_go,
+                paths,
+                yes=yes,
+                dry_run=dry_run,
+            )
             if all(each.is_done for each in found) and not dry_run:
                 move_folders.move_planned(paths, moves, rate=throttle or 0)
     if not as_json:
@@ -337,8 +358,28 @@ def _moving_row(each: Moving) -> dict[str, Any]:
     }
 
 
+def vote(
+    paths: Paths,
+    replace: Replace = None,
+    add: Add = None,
+    yes: Yes = False,
+    dry_run: DryRun = False,
+    as_json: Json = False,
+) -> None:
+    """Change the nodes of a set, which vote on its state: put one in another's place, or add it."""
+    if (replace is None) == (add is None):
+        raise typer.BadParameter("say either --replace or --add")
+    _change_nodes(paths, replace, add, yes=yes, dry_run=dry_run, as_json=as_json)
+
+
 def _change_nodes(
-    paths: list[str], replace: str | None, add: str | None, *, dry_run: bool, as_json: bool
+    paths: list[str],
+    replace: str | None,
+    add: str | None,
+    *,
+    yes: bool,
+    dry_run: bool,
+    as_json: bool,
 ) -> None:
     with one_line_errors():
         from kafkalog.streaming.admin.nodes.voters import add_node, replace_node  # noqa: PLC0415
@@ -347,7 +388,13 @@ def _change_nodes(
             done = add_node(paths, add, dry_run=dry_run)
         else:
             old, new = _pair(replace or "")
-            done = replace_node(paths, old, new, dry_run=dry_run)
+            done = act_if_agreed(
+                lambda plans: replace_node(paths, old, new, dry_run=plans),
+                lambda plan: Loss(f"give up node {plan.replaces}: {new} takes its place"),
+                paths,
+                yes=yes,
+                dry_run=dry_run,
+            )
     row = _node_row(done)
     if not as_json:
         tell_dry_run(dry_run=dry_run)

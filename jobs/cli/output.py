@@ -7,14 +7,12 @@ import os
 import shutil
 import sys
 from contextlib import contextmanager
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TextIO, cast
 
 import typer
-from rich.cells import cell_len, chop_cells
 
-from kafkalog.jobs.inspection.units import for_people
-from kafkalog.jobs.process.running import json_line, print_line, said_by_system
+from kafkalog.jobs.cli.tables import lines_of
+from kafkalog.jobs.process.running import Form, json_line, print_line, printing, said_by_system
 from kafkalog.texts import printable
 
 if TYPE_CHECKING:
@@ -23,219 +21,23 @@ if TYPE_CHECKING:
 
 __all__ = [
     "PROBLEM",
-    "Lines",
     "each_message_once",
     "end_if_nothing",
     "end_with",
     "exit_if",
-    "lines_of",
     "one_line_errors",
+    "print_data",
     "print_found",
+    "print_list",
+    "print_report",
     "print_rows",
+    "print_screen",
     "progress_bar",
     "standard_input",
     "tell_dry_run",
     "tell_if_nothing",
     "terminal_width",
 ]
-
-
-# ----------------------------------------------------------------------------------------------
-# Rows of plain values as lines for people: a table, or where that is too wide, other ways.
-#
-# Piped, a table is as wide as it gets, and no cell is folded: a line is a row. What follows a
-# very long cell moves to the right, in its row alone. On a terminal nothing is wider than it, and
-# of a very long cell the beginning is shown. The first of these that fits is shown:
-#
-# 1. the table; 2. the table without the columns that are empty in every row; 3. that with the
-# texts of its wide columns folded; 4. that without the columns that have one value in all rows,
-# which is said once above; 5. that without columns that can be spared, which are named below; 6.
-# each row as lines of names and values, as ``psql`` does with ``\x auto``.
-
-
-_GAP: Final = "  "
-_NARROWEST: Final = 24
-"""Columns that are no wider are never folded: a time and the id of a topic stay in one piece."""
-_BOLD, _PLAIN = "\x1b[1m", "\x1b[0m"
-
-_LONGEST: Final = 1000
-"""Letters of a cell that a terminal shows: one of a megabyte would be thousands of lines."""
-_WIDEST: Final = 200
-"""Characters up to which columns are padded where no line is too long."""
-
-Columns = dict[str, list[str]]
-"""The cells of each column, by its name."""
-
-
-def lines_of(
-    rows: Iterable[Mapping[str, object]],
-    *,
-    width: int | None,
-    has_units: bool = True,
-    is_bold: bool = False,
-    spare: Sequence[str] = (),
-) -> list[str]:
-    """Return rows as lines; what a row lacks is empty.
-
-    Args:
-        rows: what to show.
-        width: the terminal's, in characters of one cell; None where no line is too long.
-        has_units: whether sizes, times and places are shown as people read them, by the names of
-            their fields.
-        is_bold: whether names are written in bold, by the escapes of a terminal.
-        spare: columns that may be left out of several rows, the first one first.
-    """
-    shown = [for_people(row) if has_units else dict(row) for row in rows]
-    names = dict.fromkeys(name for row in shown for name in row)
-    if not names:
-        return []
-    columns = {printable(name): [_cell(row.get(name)) for row in shown] for name in names}
-    style = (lambda text: f"{_BOLD}{text}{_PLAIN}") if is_bold else str
-    if width is None:
-        widths = [min(each, _WIDEST) for each in _widths(columns)]
-        cells = zip(*columns.values(), strict=True)
-        return [style(_line(columns, widths)), *(_line(row, widths) for row in cells)]
-    columns = {name: list(map(_beginning, cells)) for name, cells in columns.items()}
-    if _width(columns) <= width:
-        return _table(columns, style)
-    columns = {name: cells for name, cells in columns.items() if any(cells)}
-    if folded := _folded(columns, width):
-        return _table(columns, style, folded)
-    if len(shown) > 1 and (lines := _shortened(columns, width, spare, style)):
-        return lines
-    return list(_blocks(columns, width, style))
-
-
-class Lines:
-    """A table that goes on: its names are shown once, and its rows as they come."""
-
-    def __init__(self) -> None:
-        self._widths: dict[str, int] = {}
-
-    def of(self, rows: Iterable[Mapping[str, object]]) -> Iterator[str]:
-        """Yield the lines of more rows, all with the same names."""
-        shown = [{name: _cell(cell) for name, cell in for_people(row).items()} for row in rows]
-        if shown and not self._widths:
-            shown.insert(0, {name: printable(name) for name in shown[0]})
-        for row in shown:
-            for name, cell in row.items():
-                self._widths[name] = max(cell_len(cell), self._widths.get(name, 0))
-        yield from (_line(row.values(), self._widths.values()) for row in shown)
-
-
-def _cell(value: object) -> str:
-    if value is None:
-        return ""
-    if isinstance(value, list | tuple):
-        return " ".join(map(_cell, value))
-    if isinstance(value, dict):
-        if value.keys() == {"key", "value"}:  # a header
-            return f"{_cell(value['key'])}={_cell(_or_null(value['value']))}"
-        return " ".join(f"{_cell(name)}={_cell(each)}" for name, each in value.items())
-    return printable(str(value))
-
-
-def _or_null(value: object) -> object:
-    return "NULL" if value is None else value
-
-
-def _beginning(cell: str) -> str:
-    more = len(cell) - _LONGEST
-    return f"{cell[:_LONGEST]}… ({more} letters more; --json shows all)" if more > 0 else cell
-
-
-def _widths(columns: Columns) -> list[int]:
-    return [max(map(cell_len, (name, *cells))) for name, cells in columns.items()]
-
-
-def _width(columns: Columns) -> int:
-    return sum(_widths(columns)) + len(_GAP) * (len(columns) - 1)
-
-
-def _table(
-    columns: Columns, style: Callable[[str], str], widths: Sequence[int] | None = None
-) -> list[str]:
-    """Return a table; cells that are wider than their column go on in the lines below."""
-    widths = widths or _widths(columns)
-    lines = [style(_line(columns, widths))]
-    for row in zip(*columns.values(), strict=True):
-        pieces = [_pieces(cell, width) for cell, width in zip(row, widths, strict=True)]
-        for number in range(max(map(len, pieces))):
-            cells = (each[number] if number < len(each) else "" for each in pieces)
-            lines.append(_line(cells, widths))
-    return lines
-
-
-def _line(cells: Iterable[str], widths: Iterable[int]) -> str:
-    padded = (
-        cell + " " * (width - cell_len(cell)) for cell, width in zip(cells, widths, strict=True)
-    )
-    return _GAP.join(padded).rstrip()
-
-
-def _pieces(text: str, width: int) -> list[str]:
-    """Fold a text at its spaces, and where a word is too long within it."""
-    pieces: list[str] = []
-    at = 0
-    while at < len(text):
-        head = chop_cells(text[at : at + width], width)[0] or text[at]
-        end = at + len(head)
-        if end < len(text) and text[end] != " " and (space := head.rfind(" ")) > 0:
-            end = at + space
-        pieces.append(text[at:end].rstrip() if end < len(text) else text[at:])
-        at = end
-        while at < len(text) and text[at] == " ":
-            at += 1
-    return pieces or [""]
-
-
-def _folded(columns: Columns, width: int) -> list[int] | None:
-    """Take from the widest columns what is too much; None if too little is left of them."""
-    widths = _widths(columns)
-    excess = _width(columns) - width
-    steps = sorted({each for each in widths if each > _NARROWEST} | {_NARROWEST}, reverse=True)
-    for widest, next_ in pairwise(steps):
-        wide = [number for number, each in enumerate(widths) if each == widest]
-        each_gives = min(widest - next_, -(-max(0, excess) // len(wide)))
-        for number in wide:
-            widths[number] -= each_gives
-        excess -= each_gives * len(wide)
-        if excess <= 0:
-            break
-    return widths if excess <= 0 else None
-
-
-def _shortened(
-    columns: Columns, width: int, spare: Sequence[str], style: Callable[[str], str]
-) -> list[str]:
-    """Return a table without what is said above or below it; nothing if it is too wide still."""
-    told = {name: cells[0] for name, cells in columns.items() if len(set(cells)) == 1}
-    rest = {name: cells for name, cells in columns.items() if name not in told}
-    above = ", ".join(f"{name} {cell}" for name, cell in told.items())
-    lines = _pieces(f"in all rows: {above}", width) if told else []
-    left_out: list[str] = []
-    for name in ("", *spare):
-        if rest.pop(name, None):
-            left_out.append(name)
-        if rest and (folded := _folded(rest, width)):
-            lines += _table(rest, style, folded)
-            below = f"left out: {', '.join(left_out)} (a wider terminal or --json shows all)"
-            return lines + (_pieces(below, width) if left_out else [])
-    return []
-
-
-def _blocks(columns: Columns, width: int, style: Callable[[str], str]) -> Iterator[str]:
-    """Yield each row as lines of names and values, with an empty line between two rows."""
-    beside = max(map(cell_len, columns), default=0)
-    room = max(1, width - beside - len(_GAP))
-    for number, row in enumerate(zip(*columns.values(), strict=True)):
-        if number:
-            yield ""
-        for name, cell in zip(columns, row, strict=True):
-            first, *more = _pieces(cell, room)
-            if cell:
-                yield f"{style(name)}{' ' * (beside - cell_len(name))}{_GAP}{first}"
-                yield from (" " * (beside + len(_GAP)) + piece for piece in more)
 
 
 # ----------------------------------------------------------------------------------------------
@@ -305,8 +107,7 @@ def tell_if_nothing(done: object, text: str) -> None:
 def end_with(problems: Sequence[object], *, as_json: bool) -> NoReturn:
     """Print problems, unless a report has them, and end: with 1 if there is any."""
     if not as_json:
-        for problem in problems:
-            print_line(f"problem: {problem}", err=True)
+        print_list((f"problem: {problem}" for problem in problems), "problems", err=True)
     raise typer.Exit(PROBLEM if problems else 0)
 
 
@@ -322,25 +123,133 @@ def print_rows(
     as_json: bool,
     has_units: bool = True,
     spare: Sequence[str] = (),
+    cut: Sequence[str] = (),
+    is_asked: bool = False,
+    share: int = 1,
 ) -> None:
-    """Print a table, or one object a line; nothing where there are no rows.
+    """Print a table, or one object or line of CSV a row; nothing where there are no rows.
 
-    ``has_units`` says that sizes, times and places are shown as people read them, by the names of
-    their fields. ``spare`` names columns that a narrow terminal need not show.
+    On a terminal a table has no more rows than its screen, unless it ``is_asked`` for them, and
+    says how many more there are.
+
+    Args:
+        rows: what to print, as exact values.
+        as_json: whether they are printed for a program: as JSON, or as CSV if that was asked for.
+        has_units: whether sizes, times and places are shown as people read them, by the names of
+            their fields.
+        spare: columns that a narrow terminal need not show.
+        cut: columns of which a narrow terminal may show the beginnings.
+        is_asked: whether somebody has said how many rows to show.
+        share: which part of a screen there is: 2 for half of it.
     """
     if as_json:
-        for row in rows:
-            typer.echo(json_line(row))
+        print_data(rows)
         return
     if not rows:
         return
-
     width = terminal_width()
+    if width is not None:  # Kafka's own topics have many partitions, and come last
+        rows = sorted(rows, key=lambda row: str(row.get("topic")).startswith("__"))
     is_bold = width is not None and os.environ.get("TERM") != "dumb"
     is_bold &= not os.environ.get("NO_COLOR")  # https://no-color.org
-    for line in lines_of(rows, width=width, has_units=has_units, is_bold=is_bold, spare=spare):
+    is_whole = is_asked or printing().is_verbose
+
+    def shown(count: int) -> list[str]:
+        return lines_of(
+            rows[:count],
+            width=width,
+            has_units=has_units,
+            is_bold=is_bold,
+            spare=spare,
+            cut=() if printing().is_verbose else cut,
+        )
+
+    lines, count = shown(len(rows)), len(rows)
+    room = _room(share)
+    if width is not None and not is_whole:
+        count = min(count, room)
+        while len(lines := shown(count)) > room and count > 1:
+            count = max(1, min(count - 1, count * room // len(lines)))
+    for line in lines:
         # echo would write letters that the terminal lacks
         _standard_output().write(f"{line}\n")
+    if count < len(rows):
+        print_line(f"… and {len(rows) - count:,} more: -v shows all")
+
+
+def print_screen(lines: Sequence[str], *, more: str) -> None:
+    """Print lines: on a terminal as many as its screen has, unless ``-v``; ``more`` shows more."""
+    is_cut = terminal_width() is not None and not printing().is_verbose and len(lines) > _room()
+    for line in lines[: _room()] if is_cut else lines:
+        typer.echo(line)
+    if is_cut:
+        print_line(f"… and {len(lines) - _room():,} more lines: {more}, -v shows all")
+
+
+def _room(share: int = 1) -> int:
+    """Return how many lines a table may have on this screen, or on a part of it."""
+    return max(_FEWEST, shutil.get_terminal_size().lines // share - _OTHER_LINES)
+
+
+_FEWEST: Final = 8
+"""Lines of a table on a screen, however small."""
+_OTHER_LINES: Final = 4
+"""The command itself, what is said below a table, and the next prompt."""
+
+
+def print_data(rows: Iterable[Mapping[str, Any]]) -> None:
+    """Print rows for a program: one object a line, or CSV with the names of the first row."""
+    told = printing()
+    if told.form is not Form.CSV:
+        for row in rows:
+            typer.echo(json_line(row))
+        return
+    import csv  # noqa: PLC0415 - few ask for it
+    import io  # noqa: PLC0415
+
+    text = io.StringIO()
+    lines = csv.writer(text, lineterminator="\n")
+    for row in rows:
+        names = [*row]
+        if names != told.csv_names:
+            if told.csv_names and set(names) <= set(told.csv_names):
+                row = {name: row.get(name) for name in told.csv_names}  # noqa: PLW2901
+            else:
+                lines.writerows([[]] * bool(told.csv_names) + [names])
+                told.csv_names[:] = names
+        lines.writerow(map(_csv_cell, row.values()))
+    typer.echo(text.getvalue(), nl=False)
+
+
+def _csv_cell(value: object) -> str:
+    if value is None:
+        return ""
+    return printable(value) if isinstance(value, str) else json_line(value)
+
+
+def print_report(report: Mapping[str, Any], rows: str = "partitions") -> None:
+    """Print a report for a program: one object, or as CSV its ``rows``."""
+    if printing().form is Form.CSV:
+        print_data(report[rows])
+        for problem in report.get("problems", ()):
+            print_line(f"problem: {problem}", err=True)
+    else:
+        typer.echo(json_line(report))
+
+
+_MOST_LINES: Final = 10
+_FIRST_LINES: Final = 5
+
+
+def print_list(lines: Iterable[str], what: str, *, err: bool = False) -> None:
+    """Print lines of one kind: of many the first, and how many more there are, unless ``-v``."""
+    found = list(lines)
+    is_whole = len(found) <= _MOST_LINES or printing().is_verbose
+    shown = found if is_whole else found[:_FIRST_LINES]
+    for line in shown:
+        print_line(line, err=err)
+    if not is_whole:
+        print_line(f"… and {len(found) - len(shown):,} more {what}: -v lists them", err=err)
 
 
 def terminal_width() -> int | None:
@@ -400,17 +309,22 @@ class _Once(logging.Filter):
 
 
 @contextmanager
-def progress_bar() -> Iterator[Callable[[int, int], object]]:
+def progress_bar(label: str = "reading") -> Iterator[Callable[[int, int], object]]:
     """Show a bar, on a terminal only; call what it gives with the bytes done and all bytes."""
     from rich.console import Console  # noqa: PLC0415
 
     console = Console(stderr=True)
-    if not console.is_terminal:
+    if not console.is_terminal or printing().is_quiet:
         yield lambda _done, _size: None
         return
     from rich import progress  # noqa: PLC0415
 
-    columns = (progress.BarColumn(), progress.DownloadColumn(), progress.TimeRemainingColumn())
+    columns = (
+        progress.TextColumn("{task.description}"),
+        progress.BarColumn(),
+        progress.DownloadColumn(binary_units=True),
+        progress.TimeRemainingColumn(),
+    )
     with progress.Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("", total=None)
-        yield lambda done, size: bar.update(task, completed=done, total=size)
+        task = bar.add_task(label, total=None, visible=False)
+        yield lambda done, size: bar.update(task, completed=done, total=size, visible=size > 0)

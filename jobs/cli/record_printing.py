@@ -14,9 +14,10 @@ import typer
 
 from kafkalog.errors import OptionError
 from kafkalog.jobs.cli.lookup import shown_data, shown_record
-from kafkalog.jobs.cli.output import print_rows
+from kafkalog.jobs.cli.output import print_data, print_rows
+from kafkalog.jobs.cli.tables import Lines
 from kafkalog.jobs.process.output_paths import check_file
-from kafkalog.jobs.process.running import json_line
+from kafkalog.jobs.process.running import Form, json_line, printing
 from kafkalog.model import many
 from kafkalog.streaming.lookup.lookup import with_ms
 
@@ -27,8 +28,10 @@ if TYPE_CHECKING:
 
 
 __all__ = [
+    "CsvPrinter",
     "FormatPrinter",
     "JsonPrinter",
+    "LinesPrinter",
     "Printer",
     "RecordFormat",
     "TablePrinter",
@@ -196,10 +199,24 @@ class JsonPrinter:
         if self._escaped:
             typer.echo(
                 f"{many(self._escaped, 'record')} with bytes that are not UTF-8, written as "
-                r"\xff: `append --input json` takes that for text. --hex keeps all of it",
+                r"\xff: `produce --input json` takes that for text. --hex keeps all of it",
                 err=True,
             )
             self._escaped = 0
+
+
+class CsvPrinter:
+    """Prints records as CSV, at once."""
+
+    def __init__(self, *, is_hex: bool) -> None:
+        self._show = shown_data(is_hex=is_hex)
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Print them."""
+        print_data(shown_record(row, self._show) for row in with_ms(batch).to_pylist())
+
+    def end(self) -> None:
+        """Do nothing."""
 
 
 def _is_utf8(row: dict[str, Any]) -> bool:
@@ -231,8 +248,9 @@ class FormatPrinter:
 class TablePrinter:
     """Prints a table when all records are there."""
 
-    def __init__(self, *, is_hex: bool) -> None:
+    def __init__(self, *, is_hex: bool, is_asked: bool = False) -> None:
         self._show = shown_data(is_hex=is_hex)
+        self._is_asked = is_asked
         self._rows: list[dict[str, Any]] = []
 
     def add(self, batch: pa.RecordBatch) -> None:
@@ -241,18 +259,51 @@ class TablePrinter:
 
     def end(self) -> None:
         """Print the table."""
-        print_rows(self._rows, as_json=False)
+        print_rows(
+            self._rows,
+            as_json=False,
+            spare=("headers", "timestamp"),
+            cut=("key", "value", "headers"),
+            is_asked=self._is_asked,
+        )
+
+
+class LinesPrinter:
+    """Prints a table that goes on: its names once, and records as they come."""
+
+    def __init__(self, *, is_hex: bool) -> None:
+        self._show = shown_data(is_hex=is_hex)
+        self._lines = Lines()
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Print them."""
+        rows = [shown_record(row, self._show) for row in with_ms(batch).to_pylist()]
+        for line in self._lines.of(rows):
+            typer.echo(line)
+
+    def end(self) -> None:
+        """Do nothing."""
 
 
 def printer_of(
-    template: str | None, *, is_hex: bool, as_json: bool, is_copy: bool = False
+    template: str | None,
+    *,
+    is_hex: bool,
+    as_json: bool,
+    is_copy: bool = False,
+    is_asked: bool = False,
 ) -> Printer:
-    """Choose how records are printed: as objects, by a format as kcat's, or as a table."""
+    """Choose how records are printed: as objects, by a format as kcat's, or as a table.
+
+    ``is_asked``: whether somebody has said how many.
+    """
+    if as_json and printing().form is Form.CSV:
+        return CsvPrinter(is_hex=is_hex)
     if as_json:
         return JsonPrinter(is_hex=is_hex, is_copy=is_copy)
     if template is not None:
         return FormatPrinter(RecordFormat(template))
-    return TablePrinter(is_hex=is_hex)
+    return TablePrinter(is_hex=is_hex, is_asked=is_asked)
 
 
 class _ParquetPrinter:

@@ -12,6 +12,7 @@ from kafkalog.jobs.cli.output import (
     exit_if,
     one_line_errors,
     print_rows,
+    print_screen,
     progress_bar,
     terminal_width,
 )
@@ -73,8 +74,7 @@ def plot(
     if as_json:
         print_rows(list(rows_of(found)), as_json=True)
     elif png is None:
-        for line in lines_of(found, terminal_width()):
-            typer.echo(line)
+        print_screen([*lines_of(found, terminal_width())], more="-t shows one topic")
 
 
 # ----------------------------------------------------------------------------------------------
@@ -125,6 +125,9 @@ def report(
     exit_if(each.is_problem for each in findings)
 
 
+_SPARE: Final = ("codecs", "firstTimestamp", "bytes")
+
+
 def _print(facts: Facts, findings: Sequence[Finding], html: Path | None, *, as_json: bool) -> None:
     from kafkalog.jobs.report import findings as text  # noqa: PLC0415
     from kafkalog.jobs.report.findings import facts_as_rows, new_warnings  # noqa: PLC0415
@@ -134,7 +137,7 @@ def _print(facts: Facts, findings: Sequence[Finding], html: Path | None, *, as_j
         return
     if html is None:
         for rows in (text.topic_table(facts), text.reader_table(facts)):
-            print_rows(rows, as_json=False)
+            print_rows(rows, as_json=False, spare=_SPARE, share=3)
             if rows:
                 typer.echo()
     for warning in new_warnings(facts, findings):

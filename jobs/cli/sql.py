@@ -20,7 +20,7 @@ from kafkalog.jobs.process.arguments import (
     check_text,
     reading_options,
 )
-from kafkalog.jobs.process.running import print_line
+from kafkalog.jobs.process.running import default_path, print_line
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -76,7 +76,8 @@ def _paths_and_statement(words: list[str]) -> tuple[list[str], str]:
         OptionError: the last word is one word, and neither a path nor the name of a folder.
     """
     *paths, last = words
-    if not paths or _is_there(last):
+    paths = paths or default_path()
+    if not paths or _is_there(last) or words == paths:
         return words, ""
     if any(map(str.isspace, last)):
         return paths, last

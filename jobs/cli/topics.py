@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -13,6 +15,7 @@ from kafkalog.jobs.cli.arguments import (  # noqa: TC001 - typer reads them  # n
     Topic,
     TopicName,
 )
+from kafkalog.jobs.cli.confirmation import Loss, Yes, act_if_agreed
 from kafkalog.jobs.cli.output import (
     exit_if,
     one_line_errors,
@@ -22,19 +25,20 @@ from kafkalog.jobs.cli.output import (
     tell_if_nothing,
 )
 from kafkalog.jobs.inspection.units import shown_place
-from kafkalog.jobs.process.arguments import ALLOW_BROKER, SETTINGS, pairs
+from kafkalog.jobs.process.arguments import ALLOW_BROKER, SETTINGS, given_settings, pairs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from kafkalog.streaming.admin.topics import Altered
+    from kafkalog.model import TopicPartition
+    from kafkalog.streaming.admin.topics import Altered, Deleted
 
 
 __all__ = ["alter", "create", "delete", "describe", "offsets", "stats", "topics"]
 
 
 # ----------------------------------------------------------------------------------------------
-# The commands that show topics and partitions: ``topics``, ``describe``, ``offsets``.
+# The commands that show topics and partitions: ``topic list``, ``describe``, ``offsets``.
 
 
 def topics(paths: Paths, as_json: Json = False) -> None:
@@ -66,7 +70,7 @@ def offsets(paths: Paths, topic: TopicName = None, as_json: Json = False) -> Non
 
 
 # ----------------------------------------------------------------------------------------------
-# The commands that change topics: ``create``, ``alter``, ``delete``.
+# The commands that change topics: ``topic create``, ``alter``, ``delete``.
 
 
 _MOST_PARTITIONS: Final = 100_000
@@ -75,7 +79,7 @@ _MOST_PARTITIONS: Final = 100_000
 _Config = Annotated[
     list[str] | None,
     typer.Option(
-        metavar="NAME=VALUE", help="A topic setting, such as retention.ms; may be repeated."
+        metavar="NAME=VALUE", help="A topic setting, such as retention.ms=7d; may be repeated."
     ),
 ]
 
@@ -96,7 +100,7 @@ def create(
     as_json: Json = False,
 ) -> None:
     """Create a topic with empty partitions."""
-    settings = pairs(config)
+    settings = given_settings(config)
     with one_line_errors():
         from kafkalog.jobs.inspection.log_dirs import check_no_new_beside_old  # noqa: PLC0415
         from kafkalog.streaming.admin.topics import create as act  # noqa: PLC0415
@@ -114,7 +118,7 @@ def create(
     _report(done, as_json=as_json, dry_run=dry_run)
 
 
-def alter(
+def alter(  # noqa: PLR0917 - what the command line offers
     paths: Paths,
     topic: Topic,
     partitions: Annotated[
@@ -131,24 +135,28 @@ def alter(
         typer.Option(metavar="NAME", help="A setting to take away; may be repeated."),
     ] = None,
     allow_broker: ALLOW_BROKER = False,
+    yes: Yes = False,
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
     """Give a topic more partitions, or other settings."""
-    settings = pairs(config)
+    settings = given_settings(config)
     if partitions is None and not settings and not delete_config:
         raise typer.BadParameter("say what to change: --partitions, --config or --delete-config")
     with one_line_errors():
         from kafkalog.streaming.admin.topics import alter as act  # noqa: PLC0415
 
-        done = act(
+        change = partial(
+            act,
             paths,
             topic,
             partitions=partitions,
             config=settings,
             unset=delete_config or (),
             allows_broker=allow_broker,
-            dry_run=dry_run,
+        )
+        done = act_if_agreed(
+            lambda plans: change(dry_run=plans), _lost_by, paths, yes=yes, dry_run=dry_run
         )
     _report(done, as_json=as_json, dry_run=dry_run)
     changes = done.partitions_before != done.partitions or done.settings_before != done.settings
@@ -159,6 +167,7 @@ def delete(
     paths: Paths,
     topic: Topic,
     allow_broker: ALLOW_BROKER = False,
+    yes: Yes = False,
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
@@ -166,7 +175,13 @@ def delete(
     with one_line_errors():
         from kafkalog.streaming.admin.topics import delete as act  # noqa: PLC0415
 
-        done = act(paths, topic, allows_broker=allow_broker, dry_run=dry_run)
+        done = act_if_agreed(
+            lambda plans: act(paths, topic, allows_broker=allow_broker, dry_run=plans),
+            lambda plan: Loss(f"delete topic {topic}", _partitions(plan), plan.bytes),
+            paths,
+            yes=yes,
+            dry_run=dry_run,
+        )
     row: dict[str, object] = {
         "topic": done.topic,
         "partitions": len(done.folders),
@@ -177,6 +192,42 @@ def delete(
     else:
         row["directories"] = sorted({shown_place(str(each.parent)) for each in done.folders})
     _print(row, done.set_id, as_json=as_json, dry_run=dry_run)
+
+
+def _partitions(plan: Deleted) -> list[TopicPartition]:
+    from kafkalog.streaming.log.files import parse_partition_directory  # noqa: PLC0415
+
+    keys = (parse_partition_directory(folder.name) for folder in plan.folders)
+    return [key for key in keys if key is not None]
+
+
+def _lost_by(plan: Altered) -> Loss | None:
+    """Return what settings take away: other settings, or records that were kept until now."""
+    before, after = plan.settings_before, plan.settings
+    taken = (f"{name}={text}" for name, text in before.items() if name not in after)
+    details = [f"  {setting} is taken away" for setting in taken]
+    details += [
+        f"  {name}={after[name]} instead of {before.get(name, 'no limit')}: older records go"
+        for name in ("retention.ms", "retention.bytes")
+        if name in after and _is_less(after[name], before.get(name))
+    ]
+    if "compact" in after.get("cleanup.policy", "") and "compact" not in before.get(
+        "cleanup.policy", ""
+    ):
+        details.append("  cleanup.policy: only the newest record of each key is kept")
+    return Loss(f"change topic {plan.topic}", details=details) if details else None
+
+
+def _is_less(limit: str, before: str | None) -> bool:
+    kept, kept_before = _limit(limit), _limit(before)
+    return kept is not None and (kept_before is None or kept < kept_before)
+
+
+def _limit(text: str | None) -> int | None:
+    """Return a limit of retention; None for none."""
+    with suppress(ValueError):  # what a broker has given
+        return int(text or -1) if int(text or -1) >= 0 else None
+    return None
 
 
 def _report(done: Altered, *, as_json: bool, dry_run: bool) -> None:
@@ -199,7 +250,7 @@ def _print(row: Mapping[str, object], set_id: str, *, as_json: bool, dry_run: bo
 
 
 # ----------------------------------------------------------------------------------------------
-# The command that counts what is in topics: ``stats``.
+# The command that counts what is in topics: ``topic stats``.
 
 
 _SPARE: Final = (

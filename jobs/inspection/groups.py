@@ -1,4 +1,4 @@
-"""What ``groups`` shows, as rows of plain values."""
+"""What the commands about groups show, as rows of plain values."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from kafkalog.streaming.groups.position_topics import is_of_earlier_topic, last_
 from kafkalog.streaming.groups.rebalance import GroupRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from kafkalog.streaming.coordinator.group_replay import CommittedOffset, KnownGroup
     from kafkalog.streaming.groups.rebalance import Member
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from kafkalog.streaming.store.ends.tracker import LogEndTracker
     from kafkalog.streaming.store.log_dirs import LogDirs
 
-__all__ = ["list_groups"]
+__all__ = ["list_groups", "summarize_groups"]
 
 Row = dict[str, Any]
 
@@ -74,6 +74,37 @@ def list_groups(paths: Sequence[str], names: Sequence[str] = ()) -> list[Row]:
         for name, group in chosen.items()
         for row in _rows(watch, ends, name, group, _processes(folders, name))
     ]
+
+
+def summarize_groups(paths: Sequence[str]) -> list[Row]:
+    """Return a row for each group: members, partitions, its lag in all, and the longest of them.
+
+    ``problems`` counts partitions of which no lag is known; ``lag`` is that of the others.
+
+    Raises:
+        KafkaLogError: directories or logs that cannot be read.
+    """
+    found: dict[str, list[Row]] = {}
+    for row in list_groups(paths):
+        found.setdefault(row["group"], []).append(row)
+    return [
+        {
+            "group": group,
+            "state": rows[0]["state"],
+            "members": len({row["member"] for row in rows} - {None}),
+            "partitions": sum(row["topic"] is not None for row in rows),
+            "lag": _in_all(sum, rows, "lag"),
+            "bytes": _in_all(sum, rows, "bytes"),
+            "behindMs": _in_all(max, rows, "behindMs"),
+            "problems": sum(row["problem"] is not None for row in rows),
+        }
+        for group, rows in found.items()
+    ]
+
+
+def _in_all(of: Callable[[list[int]], int], rows: Sequence[Row], name: str) -> int | None:
+    known = [row[name] for row in rows if row[name] is not None]
+    return of(known) if known else None
 
 
 def _partitions(group: KnownGroup) -> set[TopicPartition]:

@@ -161,7 +161,7 @@ def log_dirs_of(paths: Sequence[str]) -> LogDirs:
 def check_no_new_beside_old(paths: Sequence[str], hint: str = "") -> None:
     """Refuse to add a folder that is not there to a log that is: a set keeps all its members.
 
-    Example: in ``kafkalog append LOG --topic t lines.txt`` the last word was meant as a file.
+    Example: in ``kafkalog produce LOG --topic t lines.txt`` the last word was meant as a file.
 
     Raises:
         OptionError: such a folder is named.

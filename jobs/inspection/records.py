@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from kafkalog.errors import OptionError, UnknownTopicOrPartitionError
 from kafkalog.files.parallel import available_cores
 from kafkalog.files.system import system
-from kafkalog.jobs.inspection.log_dirs import unknown_partition
+from kafkalog.jobs.inspection.log_dirs import ends_of, partitions_of, unknown_partition
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.log.intervals import EVERYTHING, Intervals
 from kafkalog.streaming.log.read.slice_reader import NarrowedDecoder
@@ -43,6 +43,7 @@ __all__ = [
     "RecordsWanted",
     "Search",
     "of_producers",
+    "offsets_before_end",
     "producers_of_transaction",
     "read_in_threads",
 ]
@@ -260,6 +261,25 @@ class RecordReader:
             found = self.wanted.of_batch(batch)
             if found.num_rows:
                 yield found
+
+
+def offsets_before_end(
+    paths: Sequence[str], topics: Sequence[str], partition: int | None, count: int
+) -> dict[str, str]:
+    """Return the option that lets reading begin ``count`` offsets before each partition's end.
+
+    Raises:
+        UnknownTopicOrPartitionError: there is no such topic, or partition.
+    """
+    starts: dict[str, dict[str, int]] = {}
+    for topic in topics:
+        there = partitions_of(paths, topic)
+        watch = ends_of(paths, topic, partition)
+        for key, end in watch.look().offsets.items():
+            if key in there:
+                start = max(watch.log_start(key), end - count)
+                starts.setdefault(topic, {})[str(key.partition)] = start
+    return {"startingOffsets": json.dumps(starts)} if starts else {}
 
 
 def read_in_threads(

@@ -1,4 +1,4 @@
-"""What ``topics``, ``describe`` and ``offsets`` show, as rows of plain values."""
+"""What ``topic list``, ``topic describe`` and ``topic offsets`` show, as rows of plain values."""
 
 from __future__ import annotations
 

@@ -17,19 +17,51 @@ from kafkalog.streaming.options.quantities import shown_time
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["for_people", "shown_duration", "shown_place", "shown_size"]
+__all__ = [
+    "counted",
+    "for_people",
+    "is_number",
+    "shown_duration",
+    "shown_place",
+    "shown_size",
+]
 
 _SIZES: Final = {"bytes", "bytesBefore", "bytesPerBatch", "size"}
 _TIMES: Final = {"baseTimestamp", "firstTimestamp", "maxTimestamp", "nextTimestamp", "timestamp"}
 _AGED_TIMES: Final = {"lastTimestamp"}
-_DURATIONS: Final = {"behindMs": "behind"}
+_DURATIONS: Final = {"behindMs"}
+_NAMES: Final = {"behindMs": "behind", "unread": "uncommitted"}
 """Fields and what they are called in a table: a length of time says its unit itself."""
+_NOT_COUNTED: Final = {
+    "baseSequence",
+    "coordinatorEpoch",
+    "crc",
+    "deleteHorizonMs",
+    "generation",
+    "lastSequence",
+    "leader",
+    "leaderEpoch",
+    "magic",
+    "node",
+    "partition",
+    "process",
+    "producerEpoch",
+    "producerId",
+}
+"""Numbers that are names of something: they are shown without separators."""
 _PLACES: Final = {"copy", "path"}
 _SENTENCES: Final = {"error", "problem", "reason"}
 _FILES: Final = {"file"}
 """Of a partition's folder: shown with that folder's name, and not where it lies."""
 _FILE_OF_LOG: Final = re.compile(r"(?<!\S)/[^\s:]*/([^/\s:]+-\d+/\d{20}\.\w+)")
-_UNITS: Final = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1000), ("ms", 1))
+_UNITS: Final = (
+    ("y", 31_536_000_000),
+    ("d", 86_400_000),
+    ("h", 3_600_000),
+    ("min", 60_000),
+    ("s", 1000),
+    ("ms", 1),
+)
 
 
 def shown_size(size: int) -> str:
@@ -63,13 +95,26 @@ def for_people(row: Mapping[str, Any]) -> dict[str, Any]:
     Places are as short as they can be named from here. Of a partition's folder, whose name the row
     says, the log directory is shown: ``directory``.
     """
-    shown = {_DURATIONS.get(name, name): _shown(name, value) for name, value in row.items()}
+    shown = {_NAMES.get(name, name): _shown(name, value) for name, value in row.items()}
     folder, slash, name = str(row.get("path")).rpartition("/")
     if slash and name == f"{row.get('topic')}-{row.get('partition')}":
         names = {"path": "directory"}
         shown["path"] = shown_place(folder)
         shown = {names.get(each, each): value for each, value in shown.items()}
     return shown
+
+
+def is_number(name: str, value: object, *, has_units: bool = True) -> bool:
+    """Whether a value that is shown is a number, or one with its unit."""
+    if isinstance(value, bool):
+        return False
+    return isinstance(value, int | float) or (has_units and name in _SIZES)
+
+
+def counted(name: str, value: object) -> object:
+    """Return a number that counts something with separators; another value as it is."""
+    is_count = isinstance(value, int) and not isinstance(value, bool) and name not in _NOT_COUNTED
+    return f"{value:,}" if is_count else value
 
 
 def shown_place(path: str) -> str:
@@ -93,7 +138,11 @@ def _shown(name: str, value: Any) -> Any:  # noqa: ANN401 - what rows hold
         return None
     if name in _TIMES:
         return shown_time(value)
-    return f"{shown_time(value)} ({_age(value)})" if name in _AGED_TIMES else value
+    return _with_age(value) if name in _AGED_TIMES else value
+
+
+def _with_age(time: int) -> str:
+    return f"{_BELOW_SECONDS.sub('Z', shown_time(time))} ({_age(time)})"
 
 
 def _place(name: str, text: str) -> str:
@@ -106,4 +155,10 @@ def _place(name: str, text: str) -> str:
 
 def _age(time: int) -> str:
     age = system.time_ns() // 1_000_000 - time
-    return f"{shown_duration(age)} ago" if age >= 0 else f"in {shown_duration(-age)}"
+    text = shown_duration(abs(age))
+    text = text if abs(age) < _DAY_MS else " ".join(text.split()[:2])
+    return f"{text} ago" if age >= 0 else f"in {text}"
+
+
+_DAY_MS: Final = 86_400_000
+_BELOW_SECONDS: Final = re.compile(r"\.\d{3}Z$")

@@ -197,7 +197,7 @@ class CountedIngest:
     ) -> Mapping[TopicPartition, int]:
         given = self._given
         deletion = (
-            f"`kafkalog delete PATH --topic {given.topic}` deletes the topic there, and "
+            f"`kafkalog topic delete PATH --topic {given.topic}` deletes the topic there, and "
             "--from-target takes all that the source has then"
         )
         ways = WaysOn(

@@ -553,7 +553,8 @@ class _Log:
             elif there[name] < count:
                 raise OptionError(
                     f"topic {name!r} has {there[name]} partitions in TARGET, and what is played "
-                    f"has {count}: `kafkalog alter PATH --topic {name} --partitions {count}` adds "
+                    f"has {count}: `kafkalog topic alter PATH --topic {name} --partitions {count}` "
+                    "adds "
                     "some"
                 )
 

@@ -13,6 +13,7 @@ from kafkalog.checkpoints.broker import read_leader_epochs
 from kafkalog.errors import LogDirectoryError, OptionError, RowError
 from kafkalog.files.paths import split_paths
 from kafkalog.jobs.pipelines.copied_logs import topics_of_target
+from kafkalog.jobs.process.arguments import point_in_time
 from kafkalog.jobs.process.output_paths import check_folders
 from kafkalog.model import MAX_OFFSET, TopicPartition
 from kafkalog.streaming.admin.topics import Bounds
@@ -46,8 +47,11 @@ class Until(NamedTuple):
     time_ms: int | None = None
 
     @classmethod
-    def parse(cls, text: str | None, option: str = "--until") -> Until:
+    def parse(cls, text: str | None, option: str = "--until", *, from_now: bool = False) -> Until:
         """Read what ``--until``, or another option, was given.
+
+        ``from_now``: whether ``1h`` and ``yesterday`` are times, too. They are not where a job that
+        is started again has to mean the same.
 
         Raises:
             OptionError: neither offsets nor a time.
@@ -57,9 +61,11 @@ class Until(NamedTuple):
         if text.lstrip().startswith("{"):
             return cls(parse_partition_longs(option, text, 0))
         try:
-            return cls({}, read_moment(text))
+            time = str(point_in_time(option, text)) if from_now else text
+            return cls({}, read_moment(time))
         except OptionError as error:  # seconds, by all appearances
-            raise OptionError(f"{option} is {error}") from None
+            said = str(error)
+            raise OptionError(said if said.startswith("--") else f"{option} is {said}") from None
         except ValueError:
             raise OptionError(
                 f'{option} is {text!r}, expected offsets as {{"T":{{"0":23}}}}, or a time such as '
@@ -182,7 +188,8 @@ class TopicPlan:
                     f"{self.topic}-{number} ends at offset {now} in {log}. A restore that was cut "
                     f"off has written it up to {written}, and it is to end at {end}: somebody else "
                     "has appended since, at offsets that the original gave to other records. "
-                    f"`kafkalog delete PATH --topic {self.topic}` deletes the topic there: restore "
+                    f"`kafkalog topic delete PATH --topic {self.topic}` deletes the topic there: "
+                    "restore "
                     "again then"
                 )
             found[number] = Bounds(start, max(end, now))
@@ -209,7 +216,8 @@ class TopicPlan:
         if len(known.partitions) != len(self.bounds):
             raise LogDirectoryError(
                 f"topic {self.topic!r} is in {log} with {len(known.partitions)} partitions, and is "
-                f"to have {len(self.bounds)}: `kafkalog delete PATH --topic {self.topic}` deletes "
+                f"to have {len(self.bounds)}: `kafkalog topic delete PATH --topic {self.topic}` "
+                "deletes "
                 "it there"
             )
         return Progress.EMPTY
@@ -312,7 +320,8 @@ def _refuse_cut(log: str, where: PartitionDirectory, now: PartitionState, writte
     if at < written:
         raise LogDirectoryError(
             f"{key} was cut at offset {at} in {log}, after it was restored up to {written}: "
-            f"records are missing. `kafkalog delete PATH --topic {key.topic}` deletes the topic "
+            f"records are missing. `kafkalog topic delete PATH --topic {key.topic}` deletes the "
+            "topic "
             "there: restore again then"
         )
 
@@ -332,6 +341,7 @@ def _refuse_records(log: str, known: TopicState) -> None:
         )
         raise LogDirectoryError(
             f"topic {known.name!r} has records in {log} {whose}. Nothing was written. Restore into "
-            f"other log directories, or `kafkalog delete PATH --topic {known.name}` deletes the "
+            f"other log directories, or `kafkalog topic delete PATH --topic {known.name}` deletes "
+            "the "
             "topic there"
         )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -30,10 +31,12 @@ __all__ = [
     "TOPICS",
     "Isolation",
     "check_text",
+    "given_settings",
     "help_text",
     "milliseconds",
     "named_values",
     "pairs",
+    "point_in_time",
     "reading_options",
     "split_names",
 ]
@@ -47,11 +50,15 @@ class Isolation(StrEnum):
 
 
 LOG = Annotated[
-    str, typer.Argument(metavar="LOG", help="The log directory; several with commas between.")
+    list[str],
+    typer.Argument(
+        metavar="LOG…",
+        help="The log directories that belong together. Default: KAFKALOG_PATH.",
+    ),
 ]
-TOPIC = Annotated[str, typer.Option(help="The topic.")]
+TOPIC = Annotated[str, typer.Option("--topic", "-t", help="The topic.")]
 TOPICS = Annotated[
-    list[str], typer.Option("--topic", help="The topic; several with commas, or repeated.")
+    list[str], typer.Option("--topic", "-t", help="The topic; several with commas, or repeated.")
 ]
 TABLE = Annotated[str, typer.Argument(metavar="TABLE", help="The folder of the table.")]
 TABLE_FORMAT = Annotated[
@@ -99,14 +106,16 @@ GRACE = Annotated[
 ISOLATION = Annotated[
     Isolation,
     typer.Option(
+        metavar="LEVEL",
         help="read_uncommitted takes records of open and aborted transactions too: the copy has no "
-        "transactions, so they count as committed there."
+        "transactions, so they count as committed there.",
     ),
 ]
 READ_ISOLATION = Annotated[
     Isolation,
     typer.Option(
         "--isolation",
+        metavar="LEVEL",
         help="read_committed leaves out records of open and aborted transactions.",
     ),
 ]
@@ -115,8 +124,8 @@ NOT_GIVEN = Annotated[
     typer.Option(
         "--config",
         metavar="NAME=VALUE",
-        help="A topic setting, such as retention.ms or cleanup.policy, for topics to which it was "
-        "not given.",
+        help="A topic setting, such as retention.ms=7d or cleanup.policy, for topics to which it "
+        "was not given.",
     ),
 ]
 
@@ -141,6 +150,17 @@ def pairs(words: Iterable[str] | None) -> dict[str, str]:
         if found.setdefault(name, value) != value:
             raise typer.BadParameter(f"{name} is given twice: {found[name]!r} and {value!r}")
     return found
+
+
+def given_settings(words: Iterable[str] | None) -> dict[str, str]:
+    """Read ``NAME=VALUE`` words as topic settings: times and sizes may have units.
+
+    Raises:
+        BadParameter: as in :func:`pairs`.
+    """
+    from kafkalog.streaming.options.topic_settings import without_units  # noqa: PLC0415
+
+    return without_units(pairs(words))
 
 
 def named_values(words: Iterable[str] | None) -> list[tuple[str, str]]:
@@ -192,6 +212,33 @@ def split_names(words: Iterable[str]) -> tuple[str, ...]:
     if not all(names):
         raise typer.BadParameter(f"{','.join(words)!r} has an empty name", param_hint="--topic")
     return tuple(dict.fromkeys(names))
+
+
+_DAY_MS: Final = 86_400_000
+_DAYS: Final = {"today": 0, "yesterday": 1}
+_AGO: Final = re.compile(r"(\d+(?:ms|s|m|min|h|d))(?: ago)?", re.ASCII)
+
+
+def point_in_time(option: str, text: str) -> int:
+    """Read a time as people say it: ``1h`` ago, ``yesterday``, ISO 8601 or milliseconds.
+
+    Days begin at 00:00 UTC, as those of times without a zone.
+
+    Raises:
+        OptionError: it is none.
+    """
+    from kafkalog.files.system import system  # noqa: PLC0415
+    from kafkalog.streaming.options.quantities import milliseconds_of  # noqa: PLC0415
+
+    word = text.strip().lower()
+    now = system.time_ns() // 1_000_000
+    if word == "now":
+        return now
+    if word in _DAYS:
+        return now - now % _DAY_MS - _DAYS[word] * _DAY_MS
+    if (ago := _AGO.fullmatch(word)) is not None:
+        return max(0, now - milliseconds(option, ago[1]))
+    return milliseconds_of(option, text)
 
 
 def milliseconds(option: str, text: str, *, minimum: int = 0) -> int:

@@ -8,10 +8,16 @@ from __future__ import annotations
 import errno
 import json
 import logging
+import os
 import re
 import sys
+from contextvars import ContextVar
+from copy import copy
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NoReturn, TextIO, cast
+from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn, TextIO, cast
 
 import typer
 import typer.core
@@ -23,18 +29,23 @@ from kafkalog.jobs.process.jars import JarError
 from kafkalog.texts import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 
 __all__ = [
     "Command",
+    "Form",
+    "Printing",
     "check_input",
     "check_reading",
+    "default_path",
     "json_line",
     "print_line",
+    "printing",
     "run",
     "said_by_system",
     "sentence_in",
+    "without_value",
 ]
 
 
@@ -42,11 +53,92 @@ __all__ = [
 # What every command of ``kafkalog`` and every pipeline does with its words.
 
 
-class Command(typer.core.TyperCommand):
-    """A command that refuses a second value for an option that takes one: the first would be lost.
+def default_path() -> list[str]:
+    """Return the log directories of commands that are given none; nothing if there are none."""
+    path = os.environ.get("KAFKALOG_PATH")
+    return [path] if path else []
 
-    Example: ``kafkalog get LOG --topic t --key a --key b``.
+
+class Form(StrEnum):
+    """How rows are printed."""
+
+    TABLE = "table"
+    JSON = "json"
+    CSV = "csv"
+
+
+@dataclass(frozen=True, slots=True)
+class Printing:
+    """How the command that runs prints, as it was told."""
+
+    form: Form = Form.TABLE
+    is_verbose: bool = False
+    """All rows and lines, however many, and what the log says of how it goes."""
+    is_quiet: bool = False
+    """No warnings, notes and bars."""
+    csv_names: list[str] = field(default_factory=list)
+    """The names of the columns, once they are printed."""
+
+
+_AS_TABLE: Final = Printing()
+_PRINTING: Final = ContextVar("printing", default=_AS_TABLE)
+
+
+def printing() -> Printing:
+    """Return how the command that runs prints."""
+    return _PRINTING.get()
+
+
+_Output = Annotated[
+    Form | None, typer.Option("--output", metavar="FORM", help="table, json or csv.")
+]
+_Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No warnings, and no notes.")]
+_Verbose = Annotated[
+    bool, typer.Option("--verbose", "-v", help="All rows and lines, and what goes on.")
+]
+
+
+def _common(output: _Output = None, quiet: _Quiet = False, verbose: _Verbose = False) -> None:
+    """Take the options that all commands have."""
+
+
+@cache
+def _common_options() -> dict[str, typer.core.TyperOption]:
+    app = typer.Typer(add_completion=False)
+    app.command()(_common)
+    return {each.name: each for each in typer.main.get_command(app).params}  # type: ignore[misc]
+
+
+class Command(typer.core.TyperCommand):
+    """A command as all of ours are.
+
+    ``-h`` shows its help, whose stand-ins are plain words; ``-q`` and ``-v`` say how much is
+    printed, and where it prints rows ``--output`` says how. Log directories that are not given are
+    those of the environment. A second value for an option that takes one is refused: the first
+    would be lost. Example: ``kafkalog get LOG --topic t --key a --key b``.
     """
+
+    def __init__(self, *args: Any, **given: Any) -> None:  # noqa: ANN401 - what typer gives
+        super().__init__(*args, **given)
+        self.context_settings = {**_HELP, **self.context_settings}
+        if not self.context_settings.get("allow_extra_args"):
+            self.params = [*self.params, *self._more_options()]
+        for param in self.params:
+            if isinstance(param, typer.core.TyperOption):
+                param.metavar = _stand_in(param) if param.metavar is None else param.metavar
+                param.min = param.max = None  # help alone reads them: they squeeze its texts
+            else:
+                setattr(param, "display_type_rich", lambda ctx: "")  # noqa: ARG005, B010
+
+    def _more_options(self) -> Iterator[typer.core.TyperOption]:
+        taken = {opt for each in self.params for opt in each.opts}
+        names = {each.name for each in self.params}
+        for name, option in _common_options().items():
+            opts = [opt for opt in option.opts if opt not in taken]
+            if opts and (name != "output" or "as_json" in names):
+                option = copy(option)  # noqa: PLW2901 - it is this command's
+                option.opts = opts
+                yield option
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401 - a class of typer
         """Read the words of the command."""
@@ -57,7 +149,70 @@ class Command(typer.core.TyperCommand):
                     continue
                 if not option.is_flag and given.count(option) > 1:
                     raise typer.BadParameter("given twice; it takes one value", ctx, option)
+        if path := default_path():
+            ctx.default_map = {
+                each.name: path
+                for each in self.params
+                if each.nargs == -1 and not str(each.metavar).endswith("TARGET")
+            }
         return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:  # noqa: ANN401 - classes of typer
+        """Run the command; what it prints is as it was told."""
+        given = {name: ctx.params.pop(name, None) for name in _common_options()}
+        form = Form(given["output"] or Form.TABLE)
+        if ctx.params.get("as_json"):
+            if form is Form.CSV:
+                raise typer.BadParameter("give one of --json and --output, not both")
+            form = Form.JSON
+        elif form is not Form.TABLE:
+            ctx.params["as_json"] = True
+        verbose = bool(given["verbose"] or ctx.params.get("show_all"))
+        token = _PRINTING.set(Printing(form, verbose, bool(given["quiet"])))
+        logger = logging.getLogger("kafkalog")
+        level = logger.level
+        if given["quiet"] or given["verbose"]:
+            logger.setLevel(logging.ERROR if given["quiet"] else logging.INFO)
+        try:
+            return super().invoke(ctx)
+        finally:
+            logger.setLevel(level)
+            _PRINTING.reset(token)
+
+    def get_help_option(self, ctx: Any) -> Any:  # noqa: ANN401 - classes of typer
+        """Return ``--help``, without a stand-in for a value."""
+        return without_value(super().get_help_option(ctx))
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:  # noqa: ANN401 - a class of typer
+        """Return the words of the usage line: ``[OPTIONS] PATH…``."""
+        names = [
+            f"{each.metavar or each.name.upper()}"
+            for each in self.get_params(ctx)
+            if not isinstance(each, typer.core.TyperOption)
+        ]
+        return [*filter(None, [self.options_metavar]), *names]
+
+
+def without_value(option: Any) -> Any:  # noqa: ANN401 - classes of typer
+    """Let the help of a flag name no value."""
+    if option is not None:
+        option.metavar = ""
+    return option
+
+
+_HELP: Final = {"help_option_names": ["-h", "--help"]}
+
+
+def _stand_in(option: typer.core.TyperOption) -> str:
+    """Return what stands for an option's value in its help: nothing of a flag, ``N``, ``KEY``."""
+    kind = option.type_descriptor
+    if option.is_flag:
+        return ""
+    if kind.is_choice:
+        return "|".join(str(getattr(each, "value", each)) for each in kind.choices or ())
+    if kind.annotation in {int, float, list[int]}:
+        return "N"
+    return option.opts[0].lstrip("-").rpartition("-")[2].upper()
 
 
 # ----------------------------------------------------------------------------------------------

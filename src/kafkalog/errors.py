@@ -114,7 +114,7 @@ class UnknownTopicOrPartitionError(KafkaLogError):
     """
 
     remedy: ClassVar[str] = (
-        "Run `kafkalog topics PATH` to see what is there. If it was there, look whether a "
+        "Run `kafkalog topic list PATH` to see what is there. If it was there, look whether a "
         "directory is not mounted, or the topic was deleted."
     )
 
@@ -128,9 +128,9 @@ class LogDirectoryError(KafkaLogError):
 
     remedy: ClassVar[str] = (
         "Look whether the folder is the log directory itself, is mounted on each machine and "
-        "may be read. A broker's directory is written only after `kafkalog takeover`, and where "
-        "`allowBrokerDirectory`, or what the sentence names, permits it. After a loss of power run "
-        "`kafkalog recover --accept-os-loss`, if the sentence says so."
+        "may be read. A broker's directory is written only after `kafkalog broker takeover`, and "
+        "where `allowBrokerDirectory`, or what the sentence names, permits it. After a loss of "
+        "power run `kafkalog recover --accept-os-loss`, if the sentence says so."
     )
 
 
@@ -138,7 +138,7 @@ class OffsetOutOfRangeError(KafkaLogError):
     """An offset below the log start offset or beyond the log end offset."""
 
     remedy: ClassVar[str] = (
-        "Run `kafkalog offsets PATH` to see where the log starts and ends, and ask for an "
+        "Run `kafkalog topic offsets PATH` to see where the log starts and ends, and ask for an "
         "offset between them."
     )
 
@@ -356,7 +356,7 @@ class NotEnoughReplicasError(CommitError):
 
     retriable = True
     remedy: ClassVar[str] = (
-        "Bring the nodes back that the sentence names (`kafkalog replicas PATH` lists them), and "
+        "Bring the nodes back that the sentence names (`kafkalog node list PATH` lists them), and "
         "try again. `kafka.acks=1` does not ask for `min.insync.replicas`, and a majority of the "
         "nodes is needed in any case."
     )

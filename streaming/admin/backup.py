@@ -379,7 +379,7 @@ class ReplicatedSetCopy:
             if where is None or where.path not in in_sync:
                 raise LogDirectoryError(
                     f"{key} has no replica in sync that is there, or the node that it was copied "
-                    "from has gone meanwhile. `kafkalog replicas` shows the nodes: bring it back, "
+                    "from has gone meanwhile. `kafkalog node list` shows the nodes: bring it back, "
                     "remove what is left of this copy, and try again"
                 )
         self._from = {key: self._from[key] for key in _keys(log_set.state)}

@@ -122,8 +122,8 @@ def forget_positions(log_set: LogSet, topic: str) -> None:
         commit_of_groups(log_set, records_of_groups(log_set, forgotten, now_ms), now_ms)
     except (KafkaLogError, OSError) as error:
         _LOGGER.warning(
-            "topic %s is deleted, but positions of groups in it stay: %s. `kafkalog groups` shows "
-            "them, `kafkalog groups delete` forgets a group",
+            "topic %s is deleted, but positions of groups in it stay: %s. `kafkalog group "
+            "describe` shows them, `kafkalog group delete` forgets a group",
             topic,
             error,
         )

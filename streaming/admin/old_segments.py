@@ -304,7 +304,7 @@ class ManagedLog:
                 f"{found.base_offset}: nothing was deleted there. {mended}"
             )
         if found.offset != end:
-            taken = "If a broker has appended since, run `kafkalog takeover`"
+            taken = "If a broker has appended since, run `kafkalog broker takeover`"
             way_out = taken if found.offset > end and not self.topic.replicas else mended
             raise LogDirectoryError(
                 f"{self.where.path}: the log ends at offset {found.offset}, and at {end} by the "
@@ -436,7 +436,7 @@ def refuse_broker_directory(log_dir: Path, permit: str = f"; {BY_FLAG}") -> None
     if (log_dir / META_PROPERTIES).exists() and (log_dir / CLEAN_SHUTDOWN).exists():
         raise LogDirectoryError(
             f"log directory {log_dir} was given to a broker, or a broker had it last: it deletes "
-            f"by its own settings. Run `kafkalog takeover` first{permit}"
+            f"by its own settings. Run `kafkalog broker takeover` first{permit}"
         )
 
 

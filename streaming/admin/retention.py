@@ -371,13 +371,14 @@ def delete_records(
     *,
     heeds_policy: bool = True,
     allows_broker: bool = False,
+    dry_run: bool = False,
     wait_ms: int = WAIT_MS,
 ) -> Deleted:
     """Let logs start at these offsets, all at once, whatever retention says.
 
     What lies below counts as deleted. Whole segments below go, too. An offset below the start of a
     log changes nothing; -1 is the high watermark. ``heeds_policy``: logs that Kafka would not let
-    delete records of are refused.
+    delete records of are refused. ``dry_run``: whether to say only what would be done.
 
     Raises:
         UnknownTopicOrPartitionError: a partition that the commit state does not know, or that has
@@ -387,22 +388,25 @@ def delete_records(
         KafkaLogError: a log, or the set, is not as it should be. Nothing was changed.
     """
     if (root := bucket_of(paths)) is not None:
-        return _delete_in_bucket(root, offsets, heeds_policy=heeds_policy)
+        return _delete_in_bucket(root, offsets, heeds_policy=heeds_policy, dry_run=dry_run)
     with opened_logs(
         paths,
-        "kafkalog delete-records",
+        "kafkalog topic trim",
         allows_broker=allows_broker,
-        dry_run=False,
+        dry_run=dry_run,
         wait_ms=wait_ms,
         knows_nodes=True,
     ) as log_set:
         logs = _named(log_set, offsets)
         for log in logs.values() if heeds_policy else ():
             _refuse_policy(log.topic)
-        return _delete_records(log_set, [(log, offsets[key]) for key, log in logs.items()])
+        starts = [(log, offsets[key]) for key, log in logs.items()]
+        return _delete_records(log_set, starts, dry_run=dry_run)
 
 
-def _delete_records(log_set: LogSet, starts: Sequence[tuple[ManagedLog, int]]) -> Deleted:
+def _delete_records(
+    log_set: LogSet, starts: Sequence[tuple[ManagedLog, int]], *, dry_run: bool
+) -> Deleted:
     done = Deleted(log_set.state.set_id, removed=log_set.removed)
     now_ms = system.time_ns() // 1_000_000
     gone = []
@@ -411,6 +415,9 @@ def _delete_records(log_set: LogSet, starts: Sequence[tuple[ManagedLog, int]]) -
         log.check_end()
         bounds = log.bounds._replace(log_start=start)
         gone.append(ExpiredSegments(log, expired(log.segments, _NONE, now_ms, bounds)))
+    if dry_run:
+        done.partitions = [shortened(each) for each in gone]
+        return done
     for log, _ in gone:
         _remove_retired(log.where.path, log.topic.settings, now_ms, done)
     done.partitions = shorten(log_set, gone, done.problems)
@@ -466,7 +473,11 @@ def _start(key: TopicPartition, bounds: LogBounds, offset: int) -> int:
 
 
 def _delete_in_bucket(
-    root: BucketRoot, offsets: Mapping[TopicPartition, int], *, heeds_policy: bool
+    root: BucketRoot,
+    offsets: Mapping[TopicPartition, int],
+    *,
+    heeds_policy: bool,
+    dry_run: bool,
 ) -> Deleted:
     def starts(state: BucketState) -> Iterator[tuple[str, TopicPartition, int]]:
         ids = {topic.name: key for key, topic in state.topics.items()}
@@ -486,7 +497,7 @@ def _delete_in_bucket(
             bounds = LogBounds(*topic.partitions[key.partition][:3])
             yield ids[key.topic], key, max(bounds.log_start, _start(key, bounds, offset))
 
-    return _move_starts(root, Deleted(), starts)
+    return _move_starts(root, Deleted(), starts, dry_run=dry_run)
 
 
 def _retain_bucket(
@@ -521,7 +532,7 @@ def _move_starts(
     done: Deleted,
     starts: Callable[[BucketState], Iterable[tuple[str, TopicPartition, int]]],
     *,
-    dry_run: bool = False,
+    dry_run: bool,
 ) -> Deleted:
     """Let the partitions of a log in an object store start where ``starts`` says by a state."""
 

@@ -77,6 +77,7 @@ __all__ = ["KEPT_PREFIX", "DamagedPlace", "Salvaged", "salvage"]
 
 KEPT_PREFIX: Final = ".kafkalog.salvaged."
 
+_DONE: Final[dict[Choice, str]] = {"drop": "dropped", "cut": "cut"}
 _LONGEST_NAME: Final = 180
 """Of a partition in the name of a file that is kept, whose length is limited."""
 
@@ -117,6 +118,7 @@ def salvage(
     *,
     drop: Sequence[str] = (),
     cut: Sequence[str] = (),
+    dry_run: bool = False,
     wait_ms: int = WAIT_MS,
 ) -> Salvaged:
     """Show what is damaged, and do away with the places that are named.
@@ -126,6 +128,7 @@ def salvage(
         partitions: those to look at; none for all of them, or for those that places name.
         drop: places, as ``topic-0@offset`` or ``topic-0/00000000000000000000.log:position``.
         cut: places likewise.
+        dry_run: whether to say only what would be done with them, and change nothing.
         wait_ms: how long to wait for a writer of ours.
 
     Raises:
@@ -143,6 +146,9 @@ def salvage(
         state = load_committed(directories).state
         return _shown(_looked_at(directories, wanted, state))
     refuse_nodes(directories, "kafkalog salvage")
+    if dry_run:
+        logs = _looked_at(directories, wanted, load_committed(directories).state)
+        return _planned(names, logs, directories)
     with Session(directories, policy, holder="kafkalog salvage") as session:
         is_ours = any(load_state(folder) is not None for folder in directories)
         log_set = session.open() if is_ours else None
@@ -151,6 +157,23 @@ def salvage(
             finish_swap(where.path)
         logs = _looked_at(directories, wanted, state)
         return _without(names, logs, session, log_set)
+
+
+def _planned(
+    names: Sequence[PlaceName], logs: Sequence[_Log], directories: Sequence[Path]
+) -> Salvaged:
+    """Return what would be done with the places that are named."""
+    again = any(map(unfinished_salvage, directories))
+    done = Salvaged()
+    for log in logs:
+        choices, notes = chosen_places(log.key, log.found, names, again=again)
+        done.notes += notes
+        done.places += [
+            DamagedPlace(log.key, log.where.path, damage, done=_DONE[choice])
+            for damage, choice in choices.items()
+            if choice is not None
+        ]
+    return done
 
 
 def _without(
@@ -231,7 +254,7 @@ def _open_transactions(log: _Log) -> list[str]:
         if stable < end:
             text = (
                 f"{log.key}: a transaction that began at offset {stable} is open now; what ended "
-                "it may be lost. `kafkalog takeover --abort-open-transactions` aborts it"
+                "it may be lost. `kafkalog broker takeover --abort-open-transactions` aborts it"
             )
             return [text]
     return []  # where damage is left, nobody can tell

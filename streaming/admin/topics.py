@@ -138,7 +138,7 @@ def create(
         return _create_in_bucket(root, done, first, replication_factor, dry_run=dry_run)
     if not _are_there(paths, replication_factor, allows_broker=allows_broker, dry_run=dry_run):
         return done
-    opened = partial(_opened, paths, "kafkalog create", starts=True, dry_run=dry_run)
+    opened = partial(_opened, paths, "kafkalog topic create", starts=True, dry_run=dry_run)
     with opened(allows_broker=allows_broker) as log_set:
         wanted = _wanted(log_set, done, replication_factor)
         if not dry_run:
@@ -160,7 +160,7 @@ def _there_already(log_set: LogSet, topic: str) -> OptionError:
     """Return why a topic cannot be made: it is there, or folders of its partitions are."""
     found = [each for key, each in sorted(log_set.partitions().items()) if key.topic == topic]
     if not found or any(LogSegments.of(each.path) for each in found):
-        return OptionError(f"topic {topic!r} exists. `kafkalog alter` changes it")
+        return OptionError(f"topic {topic!r} exists. `kafkalog topic alter` changes it")
     folders = listed([str(each.path) for each in found])
     return OptionError(
         f"topic {topic!r} is not created: {folders} is there already, without a .log file in it. "
@@ -237,7 +237,9 @@ def alter(
     if (root := bucket_of(paths)) is not None:
         alters = partial(_altered, partitions=partitions, given=given, unset=unset)
         return _alter_in_bucket(root, topic, alters, dry_run=dry_run)
-    with _opened(paths, "kafkalog alter", allows_broker=allows_broker, dry_run=dry_run) as log_set:
+    with _opened(
+        paths, "kafkalog topic alter", allows_broker=allows_broker, dry_run=dry_run
+    ) as log_set:
         before = _known(log_set, topic)
         after = _altered(before, partitions, given, unset)
         if not dry_run:
@@ -303,7 +305,7 @@ def delete(
     check_writable(topic, allow_internal=None)
     if (root := bucket_of(paths)) is not None:
         return _delete_in_bucket(root, topic, dry_run=dry_run)
-    opened = partial(_opened, paths, "kafkalog delete", deletes=topic)
+    opened = partial(_opened, paths, "kafkalog topic delete", deletes=topic)
     with opened(allows_broker=allows_broker, dry_run=dry_run) as log_set:
         keys = [key for key, known in log_set.state.topics.items() if known.name == topic]
         if not keys:
@@ -338,7 +340,7 @@ def _create_in_bucket(
             return None
         names = {topic.name for topic in state.topics.values()}
         if asked.topic in names:
-            raise OptionError(f"topic {asked.topic!r} exists. `kafkalog alter` changes it")
+            raise OptionError(f"topic {asked.topic!r} exists. `kafkalog topic alter` changes it")
         check_no_collision(asked.topic, names)
         return TopicChange({key: made})
 
@@ -413,7 +415,7 @@ def _check_deletable(
         topic_id = ids[each.path]
         if topic_id is not None and topic_key(topic, topic_id) not in keys:
             is_whole = {*ids.values()} == {topic_id} and not log_set.state.is_replicated
-            keep = ", or run `kafkalog takeover` to keep it" if is_whole else ""
+            keep = ", or run `kafkalog broker takeover` to keep it" if is_whole else ""
             raise LogDirectoryError(
                 f"{each.path} has the topic id {topic_id}, and the commit state knows topic "
                 f"{topic!r} by {', '.join(keys)}: it may be another topic of that name. Move it "

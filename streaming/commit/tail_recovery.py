@@ -54,16 +54,17 @@ _LOGGER: Final = logging.getLogger("kafkalog.sink")
 
 _END_TRANSACTIONS: Final = (
     "Let the broker end it first (it aborts it when transaction.timeout.ms is over). If none will "
-    "start again, run `kafkalog takeover --abort-open-transactions`: it ends each transaction as "
-    "its coordinator decided, and aborts what nobody decided"
+    "start again, run `kafkalog broker takeover --abort-open-transactions`: it ends each "
+    "transaction as its coordinator decided, and aborts what nobody decided"
 )
 _ACCEPT_LOSS: Final = (
     "If what it holds is all that there is to be, let `kafkalog salvage` continue after the "
     "missing offsets, or at them"
 )
 _TAKE_OVER: Final = (
-    "Restore a whole copy (`kafkalog backup` makes one while queries write). Or run `kafkalog "
-    "takeover`: it takes these records over as they are; a batch that a query then repeats is "
+    "Restore a whole copy (`kafkalog backup` makes one while queries write). Or run "
+    "`kafkalog broker takeover`: it takes these records over as they are; a batch that a query "
+    "then repeats is "
     "there twice"
 )
 _WAY_OUT: Final = (
@@ -210,7 +211,7 @@ class TailRecovery:
         if found.lost is not None:
             way_out = (
                 f"{_ACCEPT_LOSS}. Or move the kafkalog.* files of all log directories away, and "
-                "run `kafkalog takeover`: it forgets what was committed, and by whom"
+                "run `kafkalog broker takeover`: it forgets what was committed, and by whom"
             )
             raise CommitError(
                 f"{self.folder}: the log of {self.key} ends at offset {end}, yet everything "
@@ -222,8 +223,8 @@ class TailRecovery:
         acknowledged = found.missing.end
         if not self.takes_over:
             way_out = (
-                f"{_ACCEPT_LOSS}. Or run `kafkalog takeover`, which accepts that offsets {end} to "
-                f"{acknowledged - 1} are lost"
+                f"{_ACCEPT_LOSS}. Or run `kafkalog broker takeover`, which accepts that offsets "
+                f"{end} to {acknowledged - 1} are lost"
             )
             raise CommitError(
                 f"{self.folder}: the log of {self.key} ends at offset {end}, yet the high "

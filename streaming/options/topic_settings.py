@@ -17,12 +17,24 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from kafkalog.errors import OptionError
 from kafkalog.model import TimestampType, nearest
-from kafkalog.streaming.options.quantities import quantity_hint
+from kafkalog.streaming.options.quantities import (
+    DURATION_UNITS_MS,
+    SIZE_UNITS,
+    quantity_hint,
+    read_quantity,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-__all__ = ["LOG_CONFIG_NAMES", "REMOTE_STORAGE", "LogConfig", "is_remote", "understood"]
+__all__ = [
+    "LOG_CONFIG_NAMES",
+    "REMOTE_STORAGE",
+    "LogConfig",
+    "is_remote",
+    "understood",
+    "without_units",
+]
 
 REMOTE_STORAGE: Final = "remote.storage.enable"
 """Given to topics of which a broker keeps records in another storage (KIP-405)."""
@@ -212,6 +224,9 @@ class LogConfig:
         return self.segment_ms
 
 
+_UNITS: Final = {"ms": DURATION_UNITS_MS, "bytes": SIZE_UNITS}
+"""By the last part of a setting's name."""
+
 _FIELDS: Final[dict[str, Field[Any]]] = {
     known.metadata[_NAME]: known for known in fields(LogConfig)
 }
@@ -230,6 +245,20 @@ def understood(settings: Mapping[str, str]) -> dict[str, str]:
         with suppress(OptionError):
             LogConfig.from_mapping({name: text})
             found[name] = text
+    return found
+
+
+def without_units(settings: Mapping[str, str]) -> dict[str, str]:
+    """Return settings as Kafka writes them: of ``retention.ms=7d``, the number of ms.
+
+    A text that is no such number stays as it is: who parses it says what is wrong.
+    """
+    found = dict(settings)
+    for name, text in settings.items():
+        units = _UNITS.get(name.rpartition(".")[2])
+        if name in LOG_CONFIG_NAMES and units is not None:
+            with suppress(ValueError):
+                found[name] = str(read_quantity(units, text))
     return found
 
 

@@ -30,6 +30,7 @@ from kafkalog.streaming.options.kinds import (
     choice,
     duration_ms,
     integer,
+    size,
 )
 from kafkalog.streaming.options.read_options import StoreOptions
 from kafkalog.streaming.options.topic_settings import LOG_CONFIG_NAMES, LogConfig
@@ -119,7 +120,6 @@ def _setting(name: str, kind: Kind[int] | Kind[str], *, doc: str, unit: str = ""
 
 
 _COMPRESSION: Final = choice("none", "gzip", "snappy", "lz4", "zstd", "uncompressed", "producer")
-_SIGNED: Final = integer()
 
 _OF_COMPACTION: Final = "for `kafkalog compact`, `maintain` and brokers"
 
@@ -311,14 +311,14 @@ class WriteOptions(ReplicaOptions):
     )
     retention_ms: str | None = _setting(
         "retention.ms",
-        _SIGNED,
+        duration_ms(minimum=-1),
         unit="ms",
         doc="how long records are kept. If it is not given, none is deleted by time, except by a "
         "broker, which has a default of 7 days",
     )
     retention_bytes: str | None = _setting(
         "retention.bytes",
-        _SIGNED,
+        size(minimum=-(2**63)),
         unit="bytes",
         doc="the size that a partition keeps: its oldest segments go as long as it has that much "
         "without them. If it is not given, none is deleted by size",

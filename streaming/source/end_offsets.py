@@ -52,8 +52,8 @@ _OF_A_BROKER: Final = (
 )
 _OF_NOBODY: Final = (
     "No broker lived there and no unfinished commit names them: the directory was copied while a "
-    "query wrote to it, or others put them there. `kafkalog takeover` takes them over as they are; "
-    "on several nodes `kafkalog recover` says what to do"
+    "query wrote to it, or others put them there. `kafkalog broker takeover` takes them over as "
+    "they are; on several nodes `kafkalog recover` says what to do"
 )
 
 

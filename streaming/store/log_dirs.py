@@ -115,8 +115,8 @@ class LogDirs:
             if twice:
                 raise LogDirectoryError(
                     f"{twice[0].topic_partition} lives in {twice[0].path} and in {twice[1].path}: "
-                    "a partition has one folder. If `kafkalog reassign` was cut off, `kafkalog "
-                    "recover` keeps the right one; else move one of them away"
+                    "a partition has one folder. If `kafkalog node reassign` was cut off, "
+                    "`kafkalog recover` keeps the right one; else move one of them away"
                 )
             self._found, self._listed = found, listed
             break

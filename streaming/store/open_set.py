@@ -323,7 +323,7 @@ def _check_may_join(folder: Path, policy: SetPolicy, *, joins: bool) -> None:
         raise CheckpointError(
             f"log directory {folder} holds {len(partitions)} partitions ({next(iter(partitions))}, "
             f"…) and no {STATE_FILE}: its commit state was lost, or others made them. Restore it; "
-            "or, to continue from what the logs hold, run `kafkalog takeover`"
+            "or, to continue from what the logs hold, run `kafkalog broker takeover`"
         )
 
 

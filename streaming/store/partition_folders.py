@@ -171,8 +171,8 @@ class TopicOwners:
             raise LogDirectoryError(
                 f"topic {topic!r} carries the topic id of topic {owner!r}, {topic_id}: its folders "
                 "are copies. It can be read (readUpTo=logEnd) and not written. To make it a topic "
-                f"of its own, remove {PARTITION_METADATA} from its folders and run `kafkalog "
-                "takeover`"
+                f"of its own, remove {PARTITION_METADATA} from its folders and run "
+                "`kafkalog broker takeover`"
             )
 
     def check_folder(self, where: PartitionDirectory) -> None:

@@ -123,7 +123,7 @@ def check_written(directories: Sequence[Path]) -> None:
         raise LogDirectoryError(
             f"{', '.join(map(str, directories))}: there is no {STATE_FILE}, so the sink never "
             "wrote here. A broker looks after its own directories; after it has stopped, "
-            "`kafkalog takeover` lets the sink continue in them"
+            "`kafkalog broker takeover` lets the sink continue in them"
         )
 
 

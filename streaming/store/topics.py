@@ -320,8 +320,8 @@ def differing_ids(name: str, folders: Sequence[PartitionDirectory]) -> LogDirect
     log_dir = folders[0].log_dir
     if any(is_changed_id(log_dir, name, before, after) for before, after in changes):
         way_out = (
-            "A `kafkalog handover` that was to give it another one was cut off: run it again, with "
-            "the same ids"
+            "A `kafkalog broker handover` that was to give it another one was cut off: run it "
+            "again, with the same ids"
         )
     else:
         way_out = (

@@ -32,7 +32,7 @@ _STEPS = ("create", "set_bounds", "alter")
 class Restored(Target):
     """A topic at the offsets that it had, with the same starts and ends."""
 
-    ways = ("kafkalog delete", "other log directories")
+    ways = ("kafkalog topic delete", "other log directories")
     continues_after_loss = False
     has_tombstones = True
     is_before_1970 = True
@@ -44,7 +44,7 @@ class Restored(Target):
         """The line and the bounds of which this has all, since the last run went through."""
 
     def run(self, source: Source, step: Callable[[str], None], way: str = "", **given: Any) -> None:
-        if way == "kafkalog delete":
+        if way == "kafkalog topic delete":
             delete([str(self.path)], TOPIC)
             self._begin()
         if way == "other log directories":

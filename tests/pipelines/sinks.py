@@ -71,7 +71,7 @@ class _IntoTopic(OfQuery):
 class Ingested(_IntoTopic):
     """A topic that knows how far it has taken its source in."""
 
-    ways = ("--from-target", "kafkalog delete", "another topic")
+    ways = ("--from-target", "kafkalog topic delete", "another topic")
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
@@ -79,7 +79,7 @@ class Ingested(_IntoTopic):
         """Whether the last run of it went through, and nothing was set back since."""
 
     def run(self, source: Source, step: Callable[[str], None], way: str = "", **given: Any) -> None:
-        if way == "kafkalog delete":
+        if way == "kafkalog topic delete":
             delete([str(self.path)], TOPIC)
             self._begin()
         options = {"subscribe": TOPIC, "startingOffsets": "earliest", **self._reading(given)}

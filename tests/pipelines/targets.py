@@ -290,12 +290,12 @@ class Mirrored(OfQuery):
 class Replayed(Target):
     """A topic that gets the rows again, in pieces, at other offsets."""
 
-    ways = ("--from-target", "another TARGET", "kafkalog alter")
+    ways = ("--from-target", "another TARGET", "kafkalog topic alter")
     offsets_kept = False
     continues_after_loss = False
 
     def run(self, source: Source, step: Callable[[str], None], way: str = "", **given: Any) -> None:
-        if way == "kafkalog alter":
+        if way == "kafkalog topic alter":
             alter([str(self.path)], TOPIC, partitions=len(source.line.rows))
         run_replay(
             str(source.path),

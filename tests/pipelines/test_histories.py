@@ -52,7 +52,7 @@ def test_a_topic_that_is_gone_is_not_to_be_deleted_before_it_is_taken_in_again(
     history.follow(["run", "target remove", "run"])
     refusal = next(told for told in history.told if "TargetMismatchError" in told)
     assert way in refusal
-    assert "kafkalog delete" not in refusal
+    assert "kafkalog topic delete" not in refusal
 
 
 def test_a_replay_of_a_recreated_topic_is_not_advised_to_continue(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 Nothing here knows how kafkalog works. ``placed`` are the states that came into place, as a disk
 sees it; ``acknowledged`` says on how many nodes the records of a write lay when it was told ok;
-``stands`` is what ``kafkalog replicas`` has said, ``shown`` what lay on the disks meanwhile.
+``stands`` is what ``kafkalog node list`` has said, ``shown`` what lay on the disks meanwhile.
 """
 
 from __future__ import annotations

@@ -87,7 +87,7 @@ def test_a_topic_continues_where_it_ends_whatever_the_checkpoint_knows(
     grow(*"fghijkl")
     with pytest.raises(TargetMismatchError, match="another topic of the same name: s with") as no:
         run(spark, replace(one, checkpoint=str(tmp_path / "new")))
-    assert "`kafkalog delete PATH --topic t` deletes the topic there, and --from-tar" in str(
+    assert "`kafkalog topic delete PATH --topic t` deletes the topic there, and --from-tar" in str(
         no.value
     )
     assert "another topic and another --checkpoint leave this one as it is" in str(no.value)

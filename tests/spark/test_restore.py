@@ -231,7 +231,7 @@ def test_the_same_command_ends_what_a_killed_one_has_begun_and_another_one_is_re
                 restored(spark, table, source, tmp_path / "copy")
     with pytest.raises(LogDirectoryError, match="that another restore has written") as no:
         restored(spark, table, source, tmp_path / "copy", keys=frozenset({b"k1"}))
-    assert "or `kafkalog delete PATH --topic t` deletes the topic there" in str(no.value)
+    assert "or `kafkalog topic delete PATH --topic t` deletes the topic there" in str(no.value)
     shutil.copytree(tmp_path / "copy", tmp_path / "deleted")
     words = ["delete", str(tmp_path / "deleted"), "--topic", "t"]
     assert CliRunner().invoke(app, words).exit_code == 0

@@ -238,7 +238,7 @@ def damaged_state_continues_from_the_logs(place: Place) -> None:
     message = place.refused()
     assert RESTORE in message
     move_ours(*place.folders)
-    place.follow(message, "takeover")
+    place.follow(message, "broker takeover")
     place.check()
 
 
@@ -258,7 +258,7 @@ def an_empty_disk_takes_the_place_of_a_lost_node(place: Place) -> None:
     shutil.rmtree(lost)
     lost.mkdir()
     message = place.run("recover", place.path, code=1)
-    place.follow(message, "reassign")
+    place.follow(message, "node vote")
     place.run("recover", place.path)
     place.run("replicas", place.path)
     place.check()
@@ -287,10 +287,10 @@ def continue_from_one_node(place: Place, message: str, *, drops: bool = False) -
     """Make a set of what the logs of the first node hold, and the first node of another set."""
     first = place.folders[0]
     move_ours(first)
-    place.follow(message, "takeover", path=str(first), code=int(drops))
+    place.follow(message, "broker takeover", path=str(first), code=int(drops))
     if drops:
         salvaged(place, message, "drop", str(first))
-        place.follow(message, "takeover", path=str(first))
+        place.follow(message, "broker takeover", path=str(first))
     place.path = f"{first};{place.root}/new1;{place.root}/new2"
 
 
@@ -389,14 +389,14 @@ def a_log_that_lost_its_end_is_taken_over(place: Place) -> None:
     lose_the_last_batch(place)
     message = place.refused()
     move_ours(*place.folders)
-    place.follow(message, "takeover")
+    place.follow(message, "broker takeover")
     place.check([row for row in FIRST if row not in {"row 4", "row 6"}])
 
 
 @case("which accepts that")
 def a_log_ends_below_its_high_watermark_and_is_taken_over(place: Place) -> None:
     write_checkpoint(place.folders[0], HIGH_WATERMARK, {"t-0": 9, "t-1": 4})
-    place.follow(place.refused(), "takeover")
+    place.follow(place.refused(), "broker takeover")
     place.check()
 
 
@@ -411,7 +411,7 @@ def a_damaged_log_is_salvaged(place: Place) -> None:
 @case("takes these records over as they are")
 def records_that_nobody_wrote_are_taken_over(place: Place) -> None:
     append_batch(place.logs[0], batch_bytes(4, [Row(b"strange")]))
-    place.follow(place.refused(), "takeover")
+    place.follow(place.refused(), "broker takeover")
     place.check([*FIRST, "strange"])
 
 
@@ -442,7 +442,7 @@ def what_a_reader_says_of_records_that_nobody_wrote_is_done(place: Place) -> Non
     if ";" in place.path:
         continue_from_one_node(place, place.follow(message, "recover", code=1))
     else:
-        place.follow(message, "takeover")
+        place.follow(message, "broker takeover")
     place.check([*FIRST, "strange"])
 
 
@@ -470,7 +470,7 @@ def an_open_transaction_is_aborted(place: Place) -> None:
     append_batch(place.logs[0], producer_batch(4, 1, 1))
     (place.folders[0] / META_PROPERTIES).write_text("version=1\n")
     message = place.refused(place.allowed)
-    abort_open(place, place.follow(message, "takeover", code=1))
+    abort_open(place, place.follow(message, "broker takeover", code=1))
     (place.folders[0] / META_PROPERTIES).unlink()
     place.check([*FIRST, "4"])
 
@@ -511,7 +511,7 @@ def a_lost_folder_is_done_without(place: Place) -> None:
     message = place.refused()
     with pytest.raises(KafkaLogError, match="have no folder") as caught:
         place.values()
-    place.follow(message, "takeover")
+    place.follow(message, "broker takeover")
     assert COMMAND.findall(message) == COMMAND.findall(str(caught.value).replace("\n", " "))
     place.check([row for n, row in enumerate(FIRST) if n % 2 == 0])
 
@@ -538,7 +538,7 @@ def nodes_that_have_all_lost_their_states_are_taken_over_alone(place: Place) -> 
 def directories_without_a_state_are_taken_over(place: Place) -> None:
     (place.folders[0] / STATE_FILE).unlink()
     message = place.refused()
-    place.follow(message, "takeover")
+    place.follow(message, "broker takeover")
     place.check()
 
 
@@ -546,7 +546,7 @@ def directories_without_a_state_are_taken_over(place: Place) -> None:
 def directories_in_which_nobody_wrote_are_taken_over(place: Place) -> None:
     (place.folders[0] / STATE_FILE).unlink()
     message = place.run("recover", place.path, code=2)
-    place.follow(message, "takeover")
+    place.follow(message, "broker takeover")
     place.check()
 
 
@@ -557,7 +557,7 @@ def a_copied_topic_becomes_one_of_its_own(place: Place) -> None:
     message = place.refused(lambda: kafkalog.append(place.path, "u", pa.table({"value": ["x"]})))
     for partition in (0, 1):
         (place.folders[0] / f"u-{partition}" / PARTITION_METADATA).unlink()
-    place.follow(message, "takeover")
+    place.follow(message, "broker takeover")
     kafkalog.append(place.path, "u", pa.table({"value": ["x"]}))
     assert kafkalog.read(place.path, "u").read_all().num_rows == 9
     place.check()
@@ -581,11 +581,11 @@ def a_folder_of_another_topic_is_moved_away_before_its_topic_is_deleted(place: P
     place.check()
 
 
-@case(", or run `kafkalog takeover` to keep it")
+@case(", or run `kafkalog broker takeover` to keep it")
 def another_topic_of_that_name_is_kept(place: Place) -> None:
     put_id(place, 0, 1)
     message = place.run("delete", place.path, "--topic", "t", code=2)
-    place.follow(message, "takeover")
+    place.follow(message, "broker takeover")
     place.check()
 
 
@@ -625,7 +625,7 @@ def lose_the_only_replica_in_sync(place: Place) -> tuple[int, Path]:
 def a_partition_without_a_replica_in_sync_waits_for_its_node(place: Place) -> None:
     leader, away = lose_the_only_replica_in_sync(place)
     message = place.refused(lambda: append_to(place, "s", "never"))
-    place.follow(message, "replicas", code=1)
+    place.follow(message, "node list", code=1)
     away.rename(place.folders[leader])
     append_to(place, "s", "new")
     assert values_of(place, "s") == ["new", "on both", "on one"]
@@ -636,7 +636,7 @@ def a_partition_without_a_replica_in_sync_waits_for_its_node(place: Place) -> No
 def a_partition_without_a_replica_in_sync_is_led_by_another(place: Place) -> None:
     lose_the_only_replica_in_sync(place)
     message = place.refused(lambda: append_to(place, "s", "never"))
-    place.follow(message.replace("TOPIC", "s"), "elect", "--yes")
+    place.follow(message.replace("TOPIC", "s"), "node elect", "--yes")
     append_to(place, "s", "new")
     assert values_of(place, "s") == ["new", "on both"]
 
@@ -646,7 +646,7 @@ def a_node_that_alone_is_in_sync_is_replaced(place: Place) -> None:
     leader, _ = lose_the_only_replica_in_sync(place)
     words = ("reassign", place.path, "--replace", f"{leader}={place.root}/new")
     message = place.run(*words, code=2)
-    place.follow(message, "elect", "--yes")
+    place.follow(message, "node elect", "--yes")
     place.run(*words)
     folders = [place.root / "new" if n == leader else f for n, f in enumerate(place.folders)]
     place.path = ";".join(map(str, folders))
@@ -667,7 +667,7 @@ def a_node_that_alone_is_in_sync_comes_back_before_it_is_replaced(place: Place) 
     assert values_of(place, "s") == ["on both", "on one"]
 
 
-@case("continues it, and `kafkalog reassign PATH", on="three")
+@case("continues it, and `kafkalog node reassign PATH", on="three")
 def a_move_that_has_not_ended_is_continued_or_given_up(place: Place) -> None:
     append_to(place, "s", "first")
     first, second = replicas_of(place, "s")
@@ -676,11 +676,11 @@ def a_move_that_has_not_ended_is_continued_or_given_up(place: Place) -> None:
     words = ("reassign", place.path, "--topic", "s", "--to")
     place.run(*words, f"{first},{third}", code=1)
     message = place.run(*words, f"{second},{third}", code=2)
-    place.follow(message, "reassign PATH --cancel")
+    place.follow(message, "node reassign PATH --cancel")
     place.run(*words, f"{first},{third}", code=1)
     message = place.run(*words, f"{second},{third}", code=2)
     away.rename(place.folders[third])
-    place.follow(message, "reassign PATH")
+    place.follow(message, "node reassign PATH")
     place.run(*words, f"{second},{third}")
     assert values_of(place, "s") == ["first"]
     place.check()
@@ -690,7 +690,7 @@ def a_move_that_has_not_ended_is_continued_or_given_up(place: Place) -> None:
 def a_backup_waits_for_a_node(place: Place) -> None:
     leader, away = lose_the_only_replica_in_sync(place)
     message = place.run("backup", place.path, f"{place.root}/backup", code=2)
-    place.follow(message, "replicas", code=1)
+    place.follow(message, "node list", code=1)
     away.rename(place.folders[leader])
     shutil.rmtree(place.root / "backup")
     place.run("backup", place.path, f"{place.root}/backup")
@@ -735,7 +735,7 @@ def a_set_that_brokers_have_is_taken_over(place: Place) -> None:
     format_nodes(place.folders)
     place.run("handover", place.path, "--cluster-metadata", str(lent_metadata(place)))
     message = place.refused(place.allowed)
-    place.follow(message, "takeover")
+    place.follow(message, "broker takeover")
     for folder in place.folders:
         (folder / META_PROPERTIES).unlink()
     place.check()
@@ -745,7 +745,7 @@ def lent_metadata(place: Place) -> Path:
     return know(place.root / "metadata", place.folders)
 
 
-@case("If the handover was cut off, `kafkalog handover` ends it", on="three")
+@case("If the handover was cut off, `kafkalog broker handover` ends it", on="three")
 def a_handover_that_was_cut_off_is_ended(place: Place) -> None:
     format_nodes(place.folders)
     metadata = str(lent_metadata(place))
@@ -754,8 +754,8 @@ def a_handover_that_was_cut_off_is_ended(place: Place) -> None:
         with pytest.raises(PowerCutError):
             handover.hand_over([place.path], cluster_metadata=[metadata])
     message = place.refused(place.allowed)
-    place.follow(message, "handover", "--cluster-metadata", metadata)
-    place.follow(message, "takeover")
+    place.follow(message, "broker handover", "--cluster-metadata", metadata)
+    place.follow(message, "broker takeover")
     for folder in place.folders:
         (folder / META_PROPERTIES).unlink()
     place.check()
@@ -774,7 +774,7 @@ def a_handover_that_was_cut_off_between_two_folders_is_run_again(place: Place) -
         with pytest.raises(PowerCutError):
             handover.hand_over([place.path], topic_ids={"t": "hpYgM1pPTfKkq0oFhDYc0w"})
     message = place.refused()
-    place.follow(message, "handover", *words[2:])
+    place.follow(message, "broker handover", *words[2:])
     place.run("takeover", place.path)
     place.check()
 
@@ -786,20 +786,20 @@ def one_node_of_a_set_is_opened_alone(place: Place) -> None:
     place.check()
 
 
-@case("say which topic: --topic; `kafkalog topics` lists them", on="one, three")
+@case("say which topic: --topic; `kafkalog topic list` lists them", on="one, three")
 def a_dump_needs_a_topic(place: Place) -> None:
     message = place.run("dump", place.path, "--records", code=2)
-    assert "t " in place.follow(message, "topics")
+    assert "t " in place.follow(message, "topic list")
     place.run("dump", place.path, "--records", "--topic", "t")
 
 
-@case("it may be lost. `kafkalog takeover --abort-open-transactions`")
+@case("it may be lost. `kafkalog broker takeover --abort-open-transactions`")
 def a_transaction_that_a_salvage_left_open_is_aborted(place: Place) -> None:
     append_batch(place.logs[0], producer_batch(4, 1, 1) + marker(5, 1, COMMIT))
     place.run("takeover", place.path)
     flip(place.logs[0], place.logs[0].stat().st_size - 3)
     message = place.run("salvage", place.path, "--drop", "t-0@5")
-    place.follow(message, "takeover")
+    place.follow(message, "broker takeover")
     place.check([*FIRST, "4"])
 
 
@@ -811,8 +811,10 @@ def abort_open(place: Place, message: str) -> None:
 
 @case("deletes it there", "deletes the topic there", on="one, three")
 def a_topic_is_deleted_before_it_is_restored(place: Place) -> None:
-    for text in (text for text in MESSAGES.values() if "`kafkalog delete PATH --topic {" in text):
-        place.follow(re.sub(r"--topic \{[^}]*\}", "--topic t", text), "delete")
+    for text in (
+        text for text in MESSAGES.values() if "`kafkalog topic delete PATH --topic {" in text
+    ):
+        place.follow(re.sub(r"--topic \{[^}]*\}", "--topic t", text), "topic delete")
         place.write(place.version, FIRST)
         place.version += 1
     place.check()
@@ -820,8 +822,8 @@ def a_topic_is_deleted_before_it_is_restored(place: Place) -> None:
 
 @case("adds some", on="one, three")
 def a_topic_gets_partitions_before_it_is_played_into(place: Place) -> None:
-    (text,) = (text for text in MESSAGES.values() if "`kafkalog alter PATH --topic {" in text)
-    place.follow(text.replace("{name}", "t").replace("{count}", "3"), "alter")
+    (text,) = (text for text in MESSAGES.values() if "`kafkalog topic alter PATH --topic {" in text)
+    place.follow(text.replace("{name}", "t").replace("{count}", "3"), "topic alter")
     place.check()
 
 
@@ -857,12 +859,12 @@ def a_folder_that_is_damaged_is_salvaged_before_it_moves(place: Place) -> None:
 # What retention and deletion refuse
 
 
-@case("by its own settings. Run `kafkalog takeover` first")
+@case("by its own settings. Run `kafkalog broker takeover` first")
 def what_a_broker_had_is_taken_over_before_something_is_deleted(place: Place) -> None:
     (place.folders[0] / META_PROPERTIES).write_text("version=1\n")
     (place.folders[0] / CLEAN_SHUTDOWN).write_text('{"version":0,"brokerEpoch":1}')
     message = place.run("retain", place.path, code=2)
-    place.follow(message, "takeover")
+    place.follow(message, "broker takeover")
     place.run("retain", place.path)
 
 
@@ -871,7 +873,7 @@ def what_a_broker_appended_is_taken_over_before_something_is_deleted(place: Plac
     (place.folders[0] / META_PROPERTIES).write_text("version=1\n")
     append_batch(place.logs[0], batch_bytes(4, [Row(b"strange")]))
     message = place.run("delete-records", place.path, "--offsets", '{"t":{"0":1}}', code=2)
-    place.follow(message, "takeover")
+    place.follow(message, "broker takeover")
     place.run("delete-records", place.path, "--offsets", '{"t":{"0":1}}')
     (place.folders[0] / META_PROPERTIES).unlink()
     place.check([*FIRST[1:], "strange"])
@@ -902,9 +904,9 @@ def a_group_of_a_deleted_topic_is_forgotten(place: Place) -> None:
     with kafkalog.Consumer(place.path, "g", ["t"]) as consumer:
         consumer.poll(1)
         consumer.commit()
-    text = next(t for t in MESSAGES.values() if "`kafkalog groups delete` forgets a group" in t)
-    place.follow(text, "groups")
-    place.follow(text, "groups delete", "--group", "g")
+    text = next(t for t in MESSAGES.values() if "`kafkalog group delete` forgets a group" in t)
+    place.follow(text, "group describe")
+    place.follow(text, "group delete", "--group", "g")
     assert place.run("groups", place.path).startswith("no consumer group")
     place.check()
 
@@ -950,7 +952,7 @@ def records_of_a_state_that_is_older_are_kept(place: Place) -> None:
     message = place.refused()
     (place.folders[0] / INTENT_FILE).unlink()
     shutil.rmtree(place.folders[0] / UNFINISHED_FOLDER)
-    place.follow(message, "takeover")
+    place.follow(message, "broker takeover")
     place.check([*FIRST, "cut 0", "cut 1"])
 
 
@@ -959,7 +961,7 @@ def a_commit_to_a_folder_that_is_gone_is_given_up(place: Place) -> None:
     cut_off(place)
     shutil.rmtree(place.folders[0] / "t-0")
     message = place.refused()
-    place.follow(message, "delete")
+    place.follow(message, "topic delete")
     place.write(place.version, FIRST)
     place.check()
 
@@ -1004,7 +1006,7 @@ def directories_without_a_state_become_the_first_node(place: Place) -> None:
     move_ours(*place.folders)
     several = f"{place.path};{place.root}/b;{place.root}/c"
     message = place.refused(lambda: place.write(9, ["x"], several))
-    place.follow(message, "takeover")
+    place.follow(message, "broker takeover")
     place.path = several
     place.check()
 
@@ -1012,10 +1014,10 @@ def directories_without_a_state_become_the_first_node(place: Place) -> None:
 # What a command cannot do there
 
 
-@case("exists. `kafkalog alter` changes it", on="one, three")
+@case("exists. `kafkalog topic alter` changes it", on="one, three")
 def a_topic_that_exists_is_altered(place: Place) -> None:
     message = place.run("create", place.path, "--topic", "t", "--partitions", "3", code=2)
-    place.follow(message, "alter", "--topic", "t", "--partitions", "3")
+    place.follow(message, "topic alter", "--topic", "t", "--partitions", "3")
     place.check()
 
 
@@ -1070,14 +1072,14 @@ def a_broken_checkpoint_is_removed(place: Place) -> None:
     place.check()
 
 
-@case("kafkalog takeover`: it", on="one, two directories")
+@case("kafkalog broker takeover`: it", on="one, two directories")
 def a_damaged_intent_is_moved_away(place: Place) -> None:
     cut_off(place)
     for folder in place.folders:
         flip(folder / INTENT_FILE, 300)
     message = place.refused()
     move_ours(*place.folders)
-    place.follow(message, "takeover")
+    place.follow(message, "broker takeover")
     place.check([*FIRST, "cut 0", "cut 1"])
 
 
@@ -1173,11 +1175,11 @@ def a_directory_that_is_not_mounted_is_mounted(place: Place) -> None:
 
 
 @case(
-    "Run `kafkalog topics PATH` to see",
-    "Run `kafkalog offsets PATH` to see",
+    "Run `kafkalog topic list PATH` to see",
+    "Run `kafkalog topic offsets PATH` to see",
     "Run `kafkalog verify PATH`. On several",
     "Else restore it from a backup of the whole set, after",
-    "(`kafkalog replicas PATH` lists them)",
+    "(`kafkalog node list PATH` lists them)",
     "corrects indexes of active segments",
     on="one, three",
 )
@@ -1185,9 +1187,10 @@ def remedies_name_commands_that_there_are(place: Place) -> None:
     for name in kafkalog.errors.__all__:
         remedy = getattr(kafkalog.errors, name).remedy
         for command in COMMAND.findall(remedy):
-            of_nodes, of_one = "replicas" in command, re.search("salvage|takeover", command)
+            of_nodes, of_one = "node list" in command, re.search("salvage|takeover", command)
             if not (of_one if ";" in place.path else of_nodes):
-                place.follow(f"`{command}`", command.split(" ")[1])
+                words = re.sub(r" (PATH|-).*", "", command.removeprefix("kafkalog "))
+                place.follow(f"`{command}`", words)
     place.check()
 
 
@@ -1200,8 +1203,8 @@ def what_makes_room_on_a_full_disk_can_be_run(place: Place) -> None:
     for old, new in names.items():
         text = text.replace(old, new)
     place.follow(text, "retain", "--topic", "t")
-    place.follow(text, "delete-records", "--offsets", '{"t":{"0":1}}')
-    place.follow(text, "delete", *(() if "--topic" in text else ("--topic", "t")))
+    place.follow(text, "topic trim", "--offsets", '{"t":{"0":1}}')
+    place.follow(text, "topic delete", *(() if "--topic" in text else ("--topic", "t")))
     place.write(place.version, FIRST)
     place.check()
 

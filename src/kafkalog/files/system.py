@@ -199,8 +199,9 @@ def said_of_file(error: BaseException) -> str:
     if error.errno not in FULL or not any((each / _STATE_FILE).exists() for each in folders):
         return said
     return (
-        f"{said}. What makes room on a full disk, as it needs next to none: `kafkalog delete` of a "
-        "topic, `kafkalog retain --config retention.bytes=…` or `kafkalog delete-records` of old "
+        f"{said}. What makes room on a full disk, as it needs next to none: `kafkalog topic "
+        "delete` of a "
+        "topic, `kafkalog retain --config retention.bytes=…` or `kafkalog topic trim` of old "
         "records. Or give the disk a few blocks, and run this again"
     )
 

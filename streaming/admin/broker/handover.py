@@ -268,7 +268,7 @@ def _written(
     """Open a set that our sink wrote."""
     check_written(directories)
     policy = SetPolicy.of_upkeep(wait_ms)
-    return opened_set(directories, policy, look, holder="kafkalog handover", dry_run=dry_run)
+    return opened_set(directories, policy, look, holder="kafkalog broker handover", dry_run=dry_run)
 
 
 def _ready(
@@ -442,7 +442,7 @@ def _take_over_one(
     begun = RecoveryReport()
     look = begun.look(mends=not dry_run)
     with opened_set(
-        directories, policy, look, holder="kafkalog takeover", dry_run=dry_run
+        directories, policy, look, holder="kafkalog broker takeover", dry_run=dry_run
     ) as log_set:
         if dry_run:
             return _previewed(log_set, begun, ends(log_set), counts)

@@ -155,7 +155,7 @@ def _set_down(path: Path, most: int) -> int:
 
 # ----------------------------------------------------------------------------------------------
 
-_HOLDER = "kafkalog handover"
+_HOLDER = "kafkalog broker handover"
 
 
 def hand_over_nodes(
@@ -237,7 +237,7 @@ def _written_by_brokers(log_set: LogSet) -> Iterator[str]:
         if held != end:
             yield (
                 f"{key} ends at offset {held} on node {node}, and ended at {end} when it was "
-                "handed over: a broker has written since. Run `kafkalog takeover` first"
+                "handed over: a broker has written since. Run `kafkalog broker takeover` first"
             )
 
 

@@ -67,7 +67,7 @@ if TYPE_CHECKING:
 
 __all__ = ["take_over_nodes"]
 
-_HOLDER: Final = "kafkalog takeover"
+_HOLDER: Final = "kafkalog broker takeover"
 
 
 @dataclass(slots=True)
@@ -219,7 +219,7 @@ def _choose(log_set: LogSet, found: _Found, done: RecoveryReport, metadata: Sequ
         done.problems.append(
             f"{key} has the topic ids {named}, and nothing says which is the cluster's. Name a "
             "copy of its metadata with --cluster-metadata, or move the folders of a topic that was "
-            "deleted away; if a handover was cut off, run `kafkalog handover` again"
+            "deleted away; if a handover was cut off, run `kafkalog broker handover` again"
         )
     done.problems += _fallen_back(log_set.state, found)
     there = {each.key for _, each in found.truth.values()}

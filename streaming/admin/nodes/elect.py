@@ -136,7 +136,7 @@ def _opened(paths: Sequence[str], *, dry_run: bool, wait_ms: int) -> AbstractCon
         directories,
         policy,
         refuse_lost_tail,
-        holder="kafkalog elect",
+        holder="kafkalog node elect",
         dry_run=dry_run,
         knows_nodes=True,
     )

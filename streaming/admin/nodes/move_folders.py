@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = ["MovingFolder", "check_places", "move_folders", "move_planned"]
 
-_HOLDER: Final = "kafkalog reassign"
+_HOLDER: Final = "kafkalog node reassign"
 
 
 class MovingFolder(NamedTuple):

@@ -199,7 +199,7 @@ def check_moves(state: CommitState, moves: Iterable[Move]) -> None:
 
 # ----------------------------------------------------------------------------------------------
 
-_HOLDER: Final = "kafkalog reassign"
+_HOLDER: Final = "kafkalog node reassign"
 
 
 class Moving(NamedTuple):
@@ -388,8 +388,8 @@ def _started(state: CommitState, moves: Sequence[Move], rate: int | None) -> Com
         if after is None:
             raise LogDirectoryError(
                 f"{topic}-{number} moves to nodes {[*each.target]} already, and that has not come "
-                "to its end: `kafkalog reassign PATH` continues it, and `kafkalog reassign PATH "
-                "--cancel` lets all that moves stay where it was"
+                "to its end: `kafkalog node reassign PATH` continues it, and `kafkalog node "
+                "reassign PATH --cancel` lets all that moves stay where it was"
             )
         if rate is not None:
             after = after._replace(rate=rate)

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ChangedVoters", "add_node", "replace_node"]
 
-_HOLDER: Final = "kafkalog reassign"
+_HOLDER: Final = "kafkalog node reassign"
 
 
 class ChangedVoters(NamedTuple):

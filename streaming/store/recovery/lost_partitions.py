@@ -41,7 +41,7 @@ __all__ = [
 # them has lost what was committed there: a folder was restored from an older copy, moved away, or
 # deleted by hand. For a writer, to continue would place keys among fewer partitions, and hide the
 # loss; for a reader, rows would be missing. Only a broker may have moved or removed single
-# partitions, and `kafkalog takeover` says that one had the directories.
+# partitions, and `kafkalog broker takeover` says that one had the directories.
 #
 # That holds where all directories of the set are there. Each names all members of its set, so
 # that one which is missing is noticed. Whether it was lost, or left out on purpose, is told by
@@ -49,9 +49,9 @@ __all__ = [
 
 
 OFFLINE_REMEDY: Final = (
-    "Bring back a node that has one (`kafkalog replicas` names them). If all of them are lost, "
-    "`kafkalog elect PATH --unclean --topic TOPIC` continues with another replica, and says what "
-    "that loses"
+    "Bring back a node that has one (`kafkalog node list` names them). If all of them are lost, "
+    "`kafkalog node elect PATH --unclean --topic TOPIC` continues with another replica, and says "
+    "what that loses"
 )
 
 
@@ -187,7 +187,8 @@ def lost_text(topic: TopicState, lost: Collection[int]) -> str:
         return f"no replica in sync is there of {ends}. {OFFLINE_REMEDY}"
     return (
         f"topic {topic.name!r} lacks folders of partitions that were committed: {ends}. Restore "
-        "them. If a broker had these directories and moved or removed them, run `kafkalog takeover`"
+        "them. If a broker had these directories and moved or removed them, run `kafkalog broker "
+        "takeover`"
     )
 
 
@@ -234,8 +235,8 @@ class MissingParts(NamedTuple):
         if self.members is None:
             return (
                 f"These partitions were committed and have no folder: {shown}. Restore them; or, "
-                "if a broker had these directories and moved or removed them, run `kafkalog "
-                "takeover`."
+                "if a broker had these directories and moved or removed them, run "
+                "`kafkalog broker takeover`."
             )
         return f"{self.members}." + (f" Committed, and not here, are {shown}." if ends else "")
 

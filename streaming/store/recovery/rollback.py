@@ -286,7 +286,7 @@ def _check_not_acknowledged(folder: Path, intended: IntendedPartition, marks: Br
             "were committed: the commit state is older than the log. Nothing was changed. Restore "
             "all log directories of the set from one backup. Or, to keep the records that are "
             f"there, remove {INTENT_FILE} and {UNFINISHED_FOLDER} from all log directories, and "
-            "run `kafkalog takeover`"
+            "run `kafkalog broker takeover`"
         )
 
 
@@ -346,7 +346,7 @@ def _check_absent(folder: Path, intended: IntendedPartition) -> None:
     if not intended.created:
         raise LogDirectoryError(
             f"{folder} is gone, though a commit that was cut off appended to it: restore it. Or "
-            f"run `kafkalog delete --topic {intended.topic}`, which gives that commit up"
+            f"run `kafkalog topic delete --topic {intended.topic}`, which gives that commit up"
         )
 
 

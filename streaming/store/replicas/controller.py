@@ -474,7 +474,8 @@ def with_voter(state: CommitState, new: NodeState, instead_of: int | None = None
             raise LogDirectoryError(
                 f"{topic}-{number} is in sync on node {instead_of} only: to replace that would "
                 "lose records. Bring it back and run `kafkalog recover`; or, if it is lost, let "
-                f"another replica lead by `kafkalog elect PATH --unclean --topic {topic}`, which "
+                f"another replica lead by `kafkalog node elect PATH --unclean --topic {topic}`, "
+                "which "
                 "says what that loses"
             )
         # From a node that it is to be removed from anyway it does not move to the new one.

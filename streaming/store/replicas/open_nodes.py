@@ -462,8 +462,8 @@ def _refuse_handed_over(state: CommitState, policy: SetPolicy) -> None:
     if state.handed_to and not policy.accepts_handed_over:
         raise LogDirectoryError(
             f"set {state.set_id} was handed over to the brokers of cluster {state.handed_to}, and "
-            "they alone know what it holds. Stop them, and run `kafkalog takeover` with all nodes. "
-            "If the handover was cut off, `kafkalog handover` ends it"
+            "they alone know what it holds. Stop them, and run `kafkalog broker takeover` with all "
+            "nodes. If the handover was cut off, `kafkalog broker handover` ends it"
         )
 
 

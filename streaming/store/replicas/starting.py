@@ -184,7 +184,7 @@ def _set_that_is_there(nodes: Sequence[tuple[Sequence[Path], bool]]) -> int | No
             if LogDirs(folders).partitions():
                 raise LogDirectoryError(
                     f"{', '.join(map(str, folders))} holds partitions and no commit state: run "
-                    "`kafkalog takeover` on it first"
+                    "`kafkalog broker takeover` on it first"
                 )
             continue
         if found is not None or is_witness:

@@ -280,7 +280,7 @@ def test_a_directory_that_a_broker_had_last_is_refused_until_it_is_taken_over(
     hand_over([str(tmp_path)], cluster_id="c", node_id=1)
     assert (tmp_path / META_PROPERTIES).exists()
     assert (tmp_path / CLEAN_SHUTDOWN).exists()
-    with pytest.raises(LogDirectoryError, match="kafkalog takeover"):
+    with pytest.raises(LogDirectoryError, match="kafkalog broker takeover"):
         retain([str(tmp_path)])
     assert bases(tmp_path) == [0, 2]
     take_over([str(tmp_path)])

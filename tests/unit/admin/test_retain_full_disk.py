@@ -237,4 +237,4 @@ def test_what_makes_room_is_said_of_files_of_a_log_only(tmp_path: Path) -> None:
     error = OSError(errno.ENOSPC, "No space left on device", str(tmp_path / "kafkalog.intent.tmp"))
     assert said_of_file(error) == f"{tmp_path}/kafkalog.intent.tmp: No space left on device"
     (tmp_path / "kafkalog.commit").touch()
-    assert "`kafkalog delete` of a topic" in said_of_file(error)
+    assert "`kafkalog topic delete` of a topic" in said_of_file(error)

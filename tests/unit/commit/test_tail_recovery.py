@@ -210,7 +210,7 @@ def test_a_log_that_ends_below_the_high_watermark_is_not_appended_to(
     with pytest.raises(CommitError, match=r"older than what was .*offsets 2 to 4 are lost"):
         go_on(log)
     (problem,) = recover([str(directory)]).problems
-    assert "kafkalog takeover" in problem
+    assert "kafkalog broker takeover" in problem
     with caplog.at_level(logging.WARNING, "kafkalog.sink"):
         assert take_over([str(directory)]).problems == []
     assert "offsets 2 to 4 were acknowledged and are lost" in caplog.text

@@ -1,4 +1,4 @@
-"""``kafkalog append`` makes records of standard input."""
+"""``kafkalog produce`` makes records of standard input."""
 
 from __future__ import annotations
 

@@ -129,7 +129,7 @@ def call(*words: object, data: str = "") -> tuple[int, str]:
 @pytest.mark.parametrize("out", ["> /dev/full", ">&-"])
 def test_an_append_that_cannot_be_told_is_told_to_be_done(tmp_path: Path, out: str) -> None:
     kafkalog.append(tmp_path / "log", "t", pa.table({"value": ["a"]}))
-    line = f"echo b | kafkalog append $LOG --topic t {out}"
+    line = f"echo b | kafkalog produce $LOG --topic t {out}"
     code, _, err = shell(line, tmp_path / "log")
     assert (code, len(err.splitlines())) == (1, 1)
     assert err.startswith("appended up to t-0=2; only this cannot be printed: ")

@@ -1,4 +1,4 @@
-"""``kafkalog groups``, ``groups reset``, ``groups delete``: with members that live, or do not."""
+"""``kafkalog group describe``, ``reset``, ``delete``: with members that live, or do not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``kafkalog retain`` and ``kafkalog delete-records``: what they print, how they end."""
+"""``kafkalog retain`` and ``kafkalog topic trim``: what they print, how they end."""
 
 from __future__ import annotations
 

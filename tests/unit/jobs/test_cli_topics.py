@@ -1,4 +1,4 @@
-"""``kafkalog create``, ``alter`` and ``delete``: what they print, how they end."""
+"""``kafkalog topic create``, ``alter`` and ``delete``: what they print, how they end."""
 
 from __future__ import annotations
 

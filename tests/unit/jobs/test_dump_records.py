@@ -209,7 +209,7 @@ def test_a_dump_that_follows_shows_what_is_committed_later(log: Path) -> None:
 def test_a_table_that_is_cut_says_so(tmp_path: Path) -> None:
     Writer(tmp_path, topic="t").write(0, rows(map(str, range(101))))
     text = call("dump", tmp_path, "--topic", "t", "--records")[1]
-    assert "the first 100 records; --count shows more" in text
+    assert "the first 100 records; --limit shows more" in text
     assert len(call("dump", tmp_path, "--topic", "t", "--format", r"%s\n")[1].splitlines()) == 101
 
 
@@ -231,7 +231,7 @@ def test_options_that_contradict_each_other_are_refused(log: Path) -> None:
         (["--since", 1_700_000_000], "looks like seconds"),
         (["--start", 4, "--end", 4], "--end 4 leaves nothing: --start is 4"),
         (["--since", 2, "--until", 1], "--until 1 leaves nothing: --since is 2"),
-        (["--until", "yesterday"], "expected a time such as"),
+        (["--until", "yesterdy"], "expected a time such as"),
         (["--key", "x", "--hex"], "hexadecimal"),
         (["--header", "=v"], "NAME=VALUE"),
     ]:

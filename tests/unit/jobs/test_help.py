@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import shlex
 from importlib import import_module
@@ -47,13 +48,75 @@ def test_examples_stand_in_the_help_as_they_are_written_and_can_be_parsed(name: 
         command.make_context(name, words[start:])
 
 
-def test_groups_names_its_second_words() -> None:
+def shown_commands() -> list[str]:
     command: Any = typer.main.get_command(commands)
-    assert "groups reset" in command.commands["groups"].help
-    assert "groups delete" in command.commands["groups"].help
+    return [name for name, each in command.commands.items() if not each.hidden]
 
 
-@pytest.mark.parametrize("name", ["dump", "find", "get", "sql"])
+def test_each_command_is_in_a_panel_and_those_that_only_look_come_first() -> None:
+    shown = CliRunner().invoke(commands, ["--help"], terminal_width=100).output
+    panels = ["Look", "Write", "Groups", "Care", "Brokers and nodes", "Pipelines"]
+    places = [shown.index(f"─ {panel} ─") for panel in panels]
+    assert places == sorted(places)
+    for name in shown_commands():
+        assert re.search(rf"│ {name} +\w", shown), name
+    assert [name for name in HIDDEN if re.search(rf"│ {name} +\w", shown)] == []
+
+
+HIDDEN = {
+    "topics": "topic list",
+    "describe": "topic describe",
+    "offsets": "topic offsets",
+    "stats": "topic stats",
+    "append": "produce",
+    "create": "topic create",
+    "alter": "topic alter",
+    "delete": "topic delete",
+    "delete-records": "topic trim",
+    "groups": "group describe",
+    "groups reset": "group reset",
+    "groups delete": "group delete",
+    "handover": "broker handover",
+    "takeover": "broker takeover",
+    "replicas": "node list",
+    "elect": "node elect",
+    "reassign": "node reassign",
+}
+
+
+@pytest.mark.parametrize(("before", "name"), HIDDEN.items())
+def test_a_name_that_a_command_had_before_does_the_same(before: str, name: str) -> None:
+    command: Any = typer.main.get_command(commands)
+    old, new = command.commands[before], command.commands[name]
+    assert old.hidden
+    assert inspect.unwrap(old.callback) is inspect.unwrap(new.callback)
+    assert [each.opts for each in old.params] == [each.opts for each in new.params]
+
+
+@pytest.mark.parametrize("noun", ["topic", "group", "broker", "node"])
+def test_a_noun_alone_shows_its_verbs(noun: str) -> None:
+    command: Any = typer.main.get_command(commands)
+    result = CliRunner().invoke(commands, [noun, "--help"], terminal_width=100)
+    for name in (each for each in command.commands if each.startswith(f"{noun} ")):
+        assert re.search(rf"│ {name.removeprefix(noun).strip()} +\w", result.output), name
+    assert CliRunner().invoke(commands, [noun]).exit_code == 2
+    wrong = CliRunner().invoke(commands, [noun, "frobnicate"])
+    assert (wrong.exit_code, "No such command 'frobnicate'" in wrong.output) == (2, True)
+
+
+@pytest.mark.parametrize("name", [*shown_commands(), *(f"run {each}" for each in PIPELINES)])
+def test_help_is_short_and_speaks_of_no_types_of_python(name: str) -> None:
+    first, second = (
+        CliRunner().invoke(commands, [*name.split(), option], terminal_width=80).output
+        for option in ("-h", "--help")
+    )
+    assert first == second
+    assert not re.search(r"<\w+|list\[|\[x>=", first), first
+    assert "{" not in first.partition("Usage:")[2].partition("\n")[0]
+    assert max(len(line) for line in first.splitlines() if not line.startswith(INDENT)) <= 80
+
+
+@pytest.mark.parametrize("name", ["consume", "dump", "find", "get", "sql"])
 def test_what_reads_speaks_of_no_copy(name: str) -> None:
     command: Any = typer.main.get_command(commands)
     (option,) = (each for each in command.commands[name].params if each.name == "isolation")
@@ -91,9 +154,8 @@ def test_the_page_of_operations_has_each_command_in_its_table() -> None:
     rows = re.findall(r"^\| (`.*?) \| ", page.partition("\n| command |")[2], re.MULTILINE)
     table = rows[: next(i for i, row in enumerate(rows) if "kafka-" in row)]
     named = {
-        re.sub(r" (PATH|NAME|TARGET|QUERY|--).*", "", each)
+        re.sub(r" (PATH|NAME|TARGET|QUERY|-).*", "", each)
         for row in table
         for each in re.findall("`(.+?)`", row)
     }
-    command: Any = typer.main.get_command(commands)
-    assert named == set(command.commands)
+    assert named == set(shown_commands())

@@ -134,7 +134,7 @@ def test_what_cannot_be_looked_after_is_refused_before_any_round(tmp_path: Path)
     with pytest.raises(OptionError, match="expected an integer"):
         Scope(log=log, config={"retention.ms": "soon"}).check()
     hand_over([log], cluster_id="c", node_id=1)
-    with pytest.raises(LogDirectoryError, match="kafkalog takeover"):
+    with pytest.raises(LogDirectoryError, match="kafkalog broker takeover"):
         Scope(log=log).check()
     Scope(log=log, allows_broker=True).check()
 

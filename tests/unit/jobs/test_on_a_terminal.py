@@ -19,8 +19,10 @@ from tests.support.corpus import UnpackedCase
 from typer.testing import CliRunner
 
 import kafkalog
+from kafkalog.files.system import system
 from kafkalog.jobs.cli.app import app
 from kafkalog.jobs.process.running import run
+from kafkalog.streaming.options.quantities import parse_iso_time
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -208,7 +210,7 @@ def test_what_is_for_our_directories_names_the_way_from_a_brokers(
     done = CliRunner().invoke(app, [command, brokers["p06-transactions"], "--dry-run"])
     assert done.exit_code == 2
     assert "the sink never wrote here" in done.stderr
-    assert "`kafkalog takeover` lets the sink continue" in done.stderr
+    assert "`kafkalog broker takeover` lets the sink continue" in done.stderr
 
 
 def test_batches_of_all_partitions_are_dumped(brokers: dict[str, str]) -> None:
@@ -218,6 +220,125 @@ def test_batches_of_all_partitions_are_dumped(brokers: dict[str, str]) -> None:
     assert len(objects.stdout.splitlines()) == 300
     table = CliRunner().invoke(app, words)
     assert len(table.stdout.splitlines()) == 1 + 100
-    assert table.stderr == "the first 100 rows; --count shows more\n"
+    assert table.stderr == "the first 100 rows; --limit shows more\n"
     counted = CliRunner().invoke(app, [*words, "--count", "100"])
     assert (len(counted.stdout.splitlines()), counted.stderr) == (1 + 100, "")
+
+
+NOON = parse_iso_time("2026-11-22T12:00:00Z")
+GOLDEN = {
+    "topic list log": """\
+topic               topicId                 partitions      bytes
+flights             ID                               4  760.8 KiB
+seats               ID                               1   91.5 KiB
+__consumer_offsets  ID                              50    N KiB
+""",
+    "topic offsets log -t flights": """\
+topic    partition  start    end  uncommitted  missing
+flights          0      0  6,000            0        0
+flights          1      0  6,000            0        0
+flights          2      0  6,000            0        0
+flights          3      0  6,000            0        0
+""",
+    "topic stats log -t flights": """\
+in all rows: topic flights, records 6,000, batches 2, bytes 190.2 KiB,
+recordsPerBatch 3000.0, bytesPerBatch 95.1 KiB, lastTimestamp
+2026-11-22T12:00:11Z (1 h 29 min ago), codecs none=2, producers 0, markers 0
+partition  firstTimestamp
+        0  2026-11-22T12:00:00.000Z
+        1  2026-11-22T12:00:00.001Z
+        2  2026-11-22T12:00:00.002Z
+        3  2026-11-22T12:00:00.003Z
+""",
+    "group list log": """\
+group    state  members  partitions     lag      bytes  behind
+billing  Empty        0           4  12,000  380.4 KiB  1 h 30 min
+loaders  Empty        0           5  12,000  380.4 KiB  1 h 30 min
+""",
+    "group describe log -g loaders": """\
+in all rows: group loaders, state Empty, generation N, offset 3,000
+topic    partition    end    lag     bytes  behind
+flights          0  6,000  3,000  95.1 KiB  1 h 30 min
+flights          1  6,000  3,000  95.1 KiB  1 h 29 min
+flights          2  6,000  3,000  95.1 KiB  1 h 29 min
+flights          3  6,000  3,000  95.1 KiB  1 h 29 min
+seats            0  3,000      0       0 B  0 ms
+""",
+    "lag log -g billing": """\
+reader   topic    partition  offset    end    lag     bytes  behind
+billing  flights          0   3,000  6,000  3,000  95.1 KiB  1 h 30 min
+billing  flights          1   3,000  6,000  3,000  95.1 KiB  1 h 29 min
+billing  flights          2   3,000  6,000  3,000  95.1 KiB  1 h 29 min
+billing  flights          3   3,000  6,000  3,000  95.1 KiB  1 h 29 min
+""",
+    "consume log -t flights -o 2,999 -n 3": """\
+in all rows: topic flights, partition 0
+offset  timestamp                 key     value
+ 2,999  2026-11-22T12:00:11.996Z  k11996  value 11996 is long
+ 3,000  2026-11-22T12:00:00.000Z  k0      value 0 is long
+ 3,001  2026-11-22T12:00:00.004Z  k4      value 4 is long
+""",
+    "verify log": "55 partitions, 55 segments, N batches, 855.4 KiB, 0 problems\n",
+}
+
+
+@pytest.fixture(scope="module")
+def figures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Give the folder of a log with known times, sizes, and groups that are behind."""
+
+    def rows(partitions: int) -> pa.Table:
+        numbers = range(partitions * 3000)
+        places = pa.array([number % partitions for number in numbers], pa.int32())
+        times = pa.array([NOON + number for number in numbers], pa.timestamp("ms", tz="UTC"))
+        values = [f"value {number} is long" for number in numbers]
+        keys = [f"k{number}" for number in numbers]
+        return pa.table({"key": keys, "value": values, "partition": places, "timestamp": times})
+
+    folder = tmp_path_factory.mktemp("figures")
+    log = folder / "log"
+    options = {"numPartitions": "4", "compression.type": "none"}
+    kafkalog.append(log, "flights", rows(4), options=options)
+    kafkalog.append(log, "seats", rows(1))
+    for group, topics in (("billing", ["flights"]), ("loaders", ["flights", "seats"])):
+        start = {"startingOffsets": "earliest"}
+        with kafkalog.Consumer(log, group, topics, options=start) as consumer:
+            left = 3000 * (4 + (len(topics) > 1))
+            while left:
+                batch = consumer.poll(timeout=30.0)
+                assert batch is not None
+                left -= batch.num_rows
+            consumer.commit()
+    kafkalog.append(log, "flights", rows(4))
+    return folder
+
+
+@pytest.mark.parametrize("line", GOLDEN)
+def test_what_matters_first_is_shown_first(
+    figures: Path, line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(figures)
+    with monkeypatch.context() as patch:
+        patch.setattr(system, "time_ns", lambda: (NOON + 90 * 60_000) * 1_000_000)
+        code, lines = seen(line.split(), monkeypatch)
+    assert code == 0
+    text = re.sub(r"[\w-]{22}(?= )", f"{'ID':<22}", "\n".join(lines)) + "\n"
+    text = re.sub(r"(?<= )\d\.\d(?= KiB\n)|(?<=generation )\d+|\d+(?= batches)", "N", text)
+    assert text == GOLDEN[line]
+
+
+@pytest.mark.parametrize("line", ["topic describe", "topic offsets", "group list", "lag"])
+def test_no_table_is_longer_than_the_screen_unless_somebody_asks(
+    figures: Path, line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The terminal has 40 lines."""
+    monkeypatch.chdir(figures)
+    row = {"group": "g", "reader": "g", "topic": "t", "lag": 5, "problems": 0, "missing": 0}
+    rows = [{**row, "partition": n, "end": n * 1000} for n in range(1000)]
+    for name in ("topics.describe_partitions", "topics.list_offsets", "groups.summarize_groups"):
+        monkeypatch.setattr(f"kafkalog.jobs.inspection.{name}", lambda *_: rows)
+    monkeypatch.setattr("kafkalog.jobs.inspection.lag.LagMeter.look", lambda _: rows)
+    _, lines = seen([*line.split(), "log"], monkeypatch)
+    assert len(lines) < 40
+    assert re.fullmatch(r"… and 9\d\d more: -v shows all", lines[-1])
+    _, every = seen([*line.split(), "log", "-v"], monkeypatch)
+    assert len(every) >= 1000

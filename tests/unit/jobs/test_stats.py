@@ -1,4 +1,4 @@
-"""``kafkalog stats`` counts what is in topics."""
+"""``kafkalog topic stats`` counts what is in topics."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_each_partition_is_counted(tmp_path: Path) -> None:
     ]
     code, text = call("stats", tmp_path)
     assert code == 0
-    assert "2023-11-14T22:13:20.007Z" in text
+    assert "2023-11-14T22:13:20Z (" in text
     assert "zstd=2" in text
     assert shown_size(size) in text
 
@@ -157,7 +157,7 @@ def test_rows_for_people_have_units_and_no_raw_times(monkeypatch: pytest.MonkeyP
         "timestamp": "2023-11-14T22:13:20.000Z",
         "maxTimestamp": None,
         "firstTimestamp": "none",
-        "lastTimestamp": "2023-11-14T22:13:20.000Z (3 h 5 min ago)",
+        "lastTimestamp": "2023-11-14T22:13:20Z (3 h 5 min ago)",
         "behind": "3 h 5 min",
     }
     later = for_people({"lastTimestamp": STAMP + 11_160_000})

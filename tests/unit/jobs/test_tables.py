@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from rich.cells import cell_len
 
-from kafkalog.jobs.cli.output import Lines, lines_of
+from kafkalog.jobs.cli.tables import Lines, lines_of
 
 ROWS: list[dict[str, Any]] = [
     {
@@ -78,9 +78,9 @@ def test_columns_that_can_be_spared_are_left_out_and_named() -> None:
     rows = [{"topic": f"topic-{n}", "crc": n * 10**9, "offset": n} for n in range(3)]
     assert lines_of(rows, width=17, spare=["crc"]) == [
         "topic    offset",
-        "topic-0  0",
-        "topic-1  1",
-        "topic-2  2",
+        "topic-0       0",
+        "topic-1       1",
+        "topic-2       2",
         "left out: crc (a",
         "wider terminal or",
         "--json shows all)",

@@ -127,7 +127,7 @@ class PutBack(Scene):
 
 
 class TakenOver(Scene):
-    """A broker's log ends below its high watermark, and ``kafkalog takeover`` lowers that."""
+    """A broker's log ends below its high watermark, ``kafkalog broker takeover`` lowers that."""
 
     def go_on(self) -> None:
         state = Path(self.path, STATE_FILE)
@@ -144,7 +144,7 @@ class TakenOver(Scene):
 
 
 class Elected(Scene):
-    """``kafkalog elect --unclean``: the replica that has the rest is away."""
+    """``kafkalog node elect --unclean``: the replica that has the rest is away."""
 
     options: Final = {"replication.factor": 2, "min.insync.replicas": 1}
 

@@ -536,7 +536,7 @@ def test_records_that_nobody_can_have_appended_are_not_advised_to_be_read(
     with caplog.at_level(logging.WARNING, "kafkalog"):
         tail.report()
     assert "1 offset of 1 partition lie above what is committed" in caplog.text
-    assert "`kafkalog takeover` takes them over" in caplog.text
+    assert "`kafkalog broker takeover` takes them over" in caplog.text
     assert "logEnd" not in caplog.text
 
 

@@ -339,7 +339,7 @@ def test_a_commit_that_was_killed_between_two_directories_is_ended(
 def test_a_lost_state_is_refused_and_says_what_to_do(tmp_path: Path) -> None:
     Writer(tmp_path, topic="t").write(0, rows(["a"]))
     (tmp_path / STATE_FILE).unlink()
-    with pytest.raises(CheckpointError, match="kafkalog takeover"):
+    with pytest.raises(CheckpointError, match="kafkalog broker takeover"):
         Writer(tmp_path, topic="t").write(1, rows(["b"]))
 
 
@@ -351,7 +351,7 @@ def test_directories_of_others_are_continued_when_that_is_asked_for(
     (tmp_path / STATE_FILE).unlink()
     writer = Writer(tmp_path, name="new", topic="t", allowBrokerDirectory="true")
     if by == "a takeover":
-        with pytest.raises(CommitError, match="kafkalog takeover"):
+        with pytest.raises(CommitError, match="kafkalog broker takeover"):
             writer.write(0, rows(["c"]))
         take_over([str(tmp_path)])
     else:
@@ -380,7 +380,7 @@ def test_traces_of_a_commit_without_a_state_mean_that_it_was_lost(
 def test_a_damaged_state_is_never_taken_for_none(tmp_path: Path) -> None:
     Writer(tmp_path, topic="t").write(0, rows(["a"]))
     (tmp_path / STATE_FILE).write_text("")
-    with pytest.raises(CheckpointError, match=r"damaged.*away, and run `kafkalog takeover`"):
+    with pytest.raises(CheckpointError, match=r"damaged.*away, and run `kafkalog broker takeover`"):
         Writer(tmp_path, topic="t", allowBrokerDirectory="true").write(1, rows(["b"]))
     for path in tmp_path.glob("kafkalog.*"):
         path.unlink()

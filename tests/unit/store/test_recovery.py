@@ -253,7 +253,9 @@ def test_a_topic_deleted_by_hand_amid_a_commit_is_given_up_and_other_topics_get_
         lambda: Writer(tmp_path).write(1, batch("b")),
         lambda: delete([str(tmp_path)], "u"),
     ):
-        with pytest.raises(LogDirectoryError, match=r"t-0 is gone.*kafkalog delete --topic t"):
+        with pytest.raises(
+            LogDirectoryError, match=r"t-0 is gone.*kafkalog topic delete --topic t"
+        ):
             act()
     delete([str(tmp_path)], "t")
     assert values_of([tmp_path], "u") == {0: ["a"]}
