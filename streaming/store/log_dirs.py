@@ -202,10 +202,7 @@ class LogDirs:
         if unreadable is not None:
             unreadable.clear()
         offsets: dict[TopicPartition, int] = {}
-        by_directory: dict[Path, list[TopicPartition]] = {}
-        for partition in partitions:
-            by_directory.setdefault(partition.log_dir, []).append(partition.topic_partition)
-        for directory, living in by_directory.items():
+        for directory, living in _by_log_dir(partitions).items():
             try:
                 known = find_offset_checkpoint(directory, name)
             except (CheckpointError, LogDirectoryError) as error:
@@ -216,12 +213,10 @@ class LogDirs:
                 else:
                     raise
                 continue
-            if known is None:
-                continue
-            if unnamed is not None:
+            if known is not None and unnamed is not None:
                 served = [key for key in living if key.topic != CLUSTER_METADATA_TOPIC]
                 known = dict.fromkeys(served, unnamed) | known
-            offsets |= {key: known[key] for key in living if key in known}
+            offsets |= {key: known[key] for key in living if known and key in known}
         return offsets
 
     def partition_counts(self) -> dict[Path, int]:
@@ -233,6 +228,13 @@ class LogDirs:
                     entry.is_dir() and counts_as_partition(entry.name) for entry in entries_of(path)
                 )
         return counts
+
+
+def _by_log_dir(partitions: Iterable[PartitionDirectory]) -> dict[Path, list[TopicPartition]]:
+    found: dict[Path, list[TopicPartition]] = {}
+    for each in partitions:
+        found.setdefault(each.log_dir, []).append(each.topic_partition)
+    return found
 
 
 def log_dirs_of_set(*directories: Path) -> LogDirs:

@@ -224,17 +224,21 @@ def write_state(
     except OSError as error:
         failed = error
     _check_published(first, state, failed)
-    renamed = [first]
-    for folder in others:
-        try:
-            publish(folder / STATE_FILE, suffix=_suffix(folder, state), fsync=False)
-            renamed.append(folder)
-        except OSError as error:
-            _LOGGER.warning("%s keeps its older copy of the commit state: %s", folder, error)
+    renamed = [first, *(folder for folder in others if _follows(folder, state))]
     failure = _sync(renamed)
     if is_new:
         _remove_snapshots(renamed, {each.file for each in (snapshot, state.snapshot) if each})
     return failure
+
+
+def _follows(folder: Path, state: CommitState) -> bool:
+    """Publish a state that another directory holds; returns whether that could be done."""
+    try:
+        publish(folder / STATE_FILE, suffix=_suffix(folder, state), fsync=False)
+    except OSError as error:
+        _LOGGER.warning("%s keeps its older copy of the commit state: %s", folder, error)
+        return False
+    return True
 
 
 def _write_snapshot(
