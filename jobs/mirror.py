@@ -49,7 +49,7 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_mar
 
 FROM = Annotated[
     list[str],
-    typer.Argument(metavar="FROM…", help="The log directories to copy. Default: KAFKALOG_PATH."),
+    typer.Argument(metavar="FROM", help="The log directories to copy. Default: KAFKALOG_PATH."),
 ]
 TO = Annotated[
     str,

@@ -52,8 +52,8 @@ class Isolation(StrEnum):
 LOG = Annotated[
     list[str],
     typer.Argument(
-        metavar="LOG…",
-        help="The log directories that belong together. Default: KAFKALOG_PATH.",
+        metavar="LOG",
+        help="The log directories that belong together, as words. Default: KAFKALOG_PATH.",
     ),
 ]
 TOPIC = Annotated[str, typer.Option("--topic", "-t", help="The topic.")]
