@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -61,16 +62,21 @@ class Until(NamedTuple):
         if text.lstrip().startswith("{"):
             return cls(parse_partition_longs(option, text, 0))
         try:
-            time = str(point_in_time(option, text)) if from_now else text
-            return cls({}, read_moment(time))
+            return cls({}, read_moment(_counted_from_now(option, text) if from_now else text))
         except OptionError as error:  # seconds, by all appearances
-            said = str(error)
-            raise OptionError(said if said.startswith("--") else f"{option} is {said}") from None
+            raise OptionError(f"{option} is {error}") from None
         except ValueError:
             raise OptionError(
                 f'{option} is {text!r}, expected offsets as {{"T":{{"0":23}}}}, or a time such as '
                 "2026-03-01T00:00:00Z or 1772323200000 (ms)"
             ) from None
+
+
+def _counted_from_now(option: str, text: str) -> str:
+    """Return the time that is meant by ``1h`` or ``yesterday``; another text as it is."""
+    with suppress(OptionError):
+        return str(point_in_time(option, text))
+    return text
 
 
 NO_END: Final = Until({})
