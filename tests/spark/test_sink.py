@@ -56,7 +56,7 @@ class Stage:
 
     def run(self, frame: DataFrame | None = None, **options: str) -> None:
         query = self.writer(frame or self.stream(), **options).start(str(self.log))
-        query.awaitTermination(120)
+        assert query.awaitTermination(600)
 
     def values(self, topic: str = "t") -> dict[int, list[str]]:
         return values_of([self.log], topic)
@@ -127,7 +127,7 @@ def test_a_batch_that_is_staged_while_partitions_are_added_fails_and_comes_again
     alter([str(stage.log)], "t", partitions=4)
     altered.touch()
     with pytest.raises(StreamingQueryException, match="placed among 2 partitions, and it has 4"):
-        query.awaitTermination(120)
+        query.awaitTermination(600)
     assert all_of(stage.values()) == Counter(["a"])
     stage.run(topic="t")
     assert stage.values().keys() == {0, 1, 2, 3}
@@ -279,9 +279,9 @@ def test_a_foreach_batch_writes_to_several_topics_under_one_version(stage: Stage
     writer = stage.stream().writeStream.foreachBatch(route).trigger(availableNow=True)
     writer = writer.option("checkpointLocation", str(stage.checkpoint))
     with pytest.raises(StreamingQueryException, match="between two writes"):
-        writer.start().awaitTermination(120)
+        writer.start().awaitTermination(600)
     fails += [False]
-    writer.start().awaitTermination(120)
+    assert writer.start().awaitTermination(600)
     written = {name: stage.values(name) for name in ("all", "some", "by-a", "by-b")}
     assert written == {
         "all": {0: ["a", "b"]},
@@ -299,7 +299,7 @@ def test_two_writes_of_one_foreach_batch_are_two_writes(stage: Stage) -> None:
         save(frame, stage.log, topic="t")
 
     writer = stage.stream().writeStream.foreachBatch(twice).trigger(availableNow=True)
-    writer.option("checkpointLocation", str(stage.checkpoint)).start().awaitTermination(120)
+    assert writer.option("checkpointLocation", str(stage.checkpoint)).start().awaitTermination(600)
     assert stage.values() == {0: ["a", "a"]}
 
 
@@ -309,7 +309,7 @@ def test_complete_mode_appends_as_spark_does_for_kafka(stage: Stage) -> None:
     for values in (["a"], ["a"]):
         stage.arrive(values)
         query = stage.writer(frame, topic="t").outputMode("complete").start(str(stage.log))
-        query.awaitTermination(120)
+        assert query.awaitTermination(600)
     assert stage.values() == {0: ["a=1", "a=2"]}
 
 

@@ -65,7 +65,7 @@ def test_the_source_reads_what_the_sink_wrote_in_an_old_format(
         .trigger(availableNow=True)
         .start(str(log))
     )
-    assert query.awaitTermination(120)
+    assert query.awaitTermination(600)
 
     found = load(spark, log)
     assert [row[:2] for row in found] == [(p, offset) for p in range(4) for offset in range(200)]
@@ -128,7 +128,7 @@ def test_a_stream_copies_a_topic_with_its_offsets_and_holes(
             .trigger(availableNow=True)
             .start(str(copy))
         )
-        assert query.awaitTermination(180)
+        assert query.awaitTermination(600)
         expected = [row for row in load(spark, original) if row[1] % 10 != 3]
         assert load(spark, copy) == expected
         save(numbered(spark, 100), original, topic="t")
