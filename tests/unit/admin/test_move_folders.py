@@ -96,7 +96,7 @@ def test_it_is_copied_in_steps_while_it_is_written(
         if len(rests) < 3:
             write(path, 4 + len(rests), [f"b{len(rests)}"])
 
-    monkeypatch.setattr(module, "rest", resting)
+    monkeypatch.setattr(module, "pause", resting)
     move_folders([path], "t", str(dirs[1]), 0, rate=110)
     assert len(rests) > 3
     assert rests[0] > 0.1
@@ -114,7 +114,7 @@ def test_the_next_call_continues_with_the_copy(
     def cut_off(_: float) -> None:
         raise RuntimeError
 
-    monkeypatch.setattr(module, "rest", cut_off)
+    monkeypatch.setattr(module, "pause", cut_off)
     with pytest.raises(RuntimeError):
         move_folders([path], "t", str(dirs[1]), rate=350)
     monkeypatch.undo()
@@ -133,7 +133,7 @@ def test_a_topic_that_is_deleted_takes_its_copy_with_it(
     def cut_off(_: float) -> None:
         raise RuntimeError
 
-    monkeypatch.setattr(module, "rest", cut_off)
+    monkeypatch.setattr(module, "pause", cut_off)
     with pytest.raises(RuntimeError):
         move_folders([path_of(dirs)], "t", str(dirs[1]), rate=350)
     delete([path_of(dirs)], "t")

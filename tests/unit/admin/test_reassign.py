@@ -201,7 +201,7 @@ def test_with_a_rate_only_the_command_copies(
         bring(log_set, several, room, **named)  # type: ignore[arg-type]
 
     monkeypatch.setattr("kafkalog.streaming.store.replicas.open_nodes.bring_in_sync", noted)
-    monkeypatch.setattr(module, "rest", rests.append)
+    monkeypatch.setattr(module, "pause", rests.append)
     (done,) = reassign([path_of(nodes)])
     assert done.is_done
     assert {*sizes} <= {200, in_sync.COPIED_BYTES}
