@@ -324,7 +324,9 @@ class Mirror:
         known = topics_of_target(self.target)
         return state_of_target(known, _READER, {topic: topic for topic in topics})
 
-    def _held(self, there: Mapping[TopicPartition, int], noted: TargetState) -> TargetState:
+    def _held(
+        self, there: Mapping[TopicPartition, int], noted: TargetState, *, may_be_cut: bool = False
+    ) -> TargetState:
         """Return what the copy holds: up to where its logs end, by ``from_target``.
 
         Raises:
@@ -335,7 +337,7 @@ class Mirror:
             now = there.get(key, 0)
             if now == end:
                 continue
-            if now > end or key not in there or not self.from_target:
+            if now > end or key not in there or not (self.from_target or may_be_cut):
                 raise self._other_end(key, end, there.get(key))
             topic = held[key.topic]
             batches = {n: each for n, each in topic.batches.items() if n != key.partition}
@@ -374,7 +376,11 @@ class Mirror:
                     f"{facts.partition_count} in FROM, so it is no copy. Ways on: "
                     f"{self._ways.rebuild}; {self._ways.other_target}"
                 )
-        held = self._held(there, self._noted(topics))
+        noted = self._noted(topics)
+        cut = self._held(there, noted, may_be_cut=True)
+        if cut != noted and not self.from_target:  # --from-target is a way on only if that goes on
+            self._check_continues(cut, cut.ends)
+        held = self._held(there, noted)
         self._refuse_records(there, topics, held)
         last = self._last_batch
         if last is not None:
@@ -382,6 +388,9 @@ class Mirror:
             starts = QueryCheckpoint(self._folder).ends(last if has_ended else last - 1)
         else:
             starts = held.ends
+        self._check_continues(held, starts)
+
+    def _check_continues(self, held: TargetState, starts: Mapping[TopicPartition, int]) -> None:
         planned = self._logs.planned({key: (end, end) for key, end in starts.items()}, held)
         first_offsets(held, planned, self._ways, is_changed_id=self._logs.is_changed_id)
 

@@ -132,9 +132,9 @@ def main(
     what = {"LOG": path, "TARGET": target, "topics": ",".join(replay.topics), "--as": name or ""}
     refuse_among_logs("--checkpoint", checkpoint, [*replay.paths, *into.paths])
     reached = ReplayCheckpoint.open(checkpoint, what)
-    into.prepare()
+    held = begin(replay, reached, into, from_target=from_target)
     with session(f"kafkalog {replay.name}", kafka=into.needs_kafka) as spark:
-        work = work_of(spark, replay, reached, into, from_target=from_target)
+        work = work_of(spark, replay, reached, into, held)
         ended = attend_pieces(spark, replay.name, work, grace_ms=grace_ms)
     ended.tell()
 
@@ -144,10 +144,11 @@ def work_of(
     replay: Replay,
     reached: ReplayCheckpoint,
     into: Target,
-    *,
-    from_target: bool = False,
+    held: PartitionOffsets = NO_OFFSETS,
 ) -> Iterator[Callable[[], int] | None]:
     """Yield what plays each piece that is due; None while none is.
+
+    ``held`` is what :func:`begin` returns.
 
     Raises:
         TargetMismatchError: the checkpoint does not go with what the target holds.
@@ -159,18 +160,19 @@ def work_of(
         reached.note_end()
         return taken
 
-    for piece in replay.pieces(reached, begin(replay, reached, into, from_target=from_target)):
+    for piece in replay.pieces(reached, held):
         yield None if piece is None else partial(play, piece)
 
 
 def begin(
     replay: Replay, reached: ReplayCheckpoint, into: Target, *, from_target: bool = False
 ) -> PartitionOffsets:
-    """Return how far a target is, by what it keeps; nothing where it keeps that not.
+    """Prepare a target, and return how far it is, by what it keeps; nothing where it keeps none.
 
     Raises:
-        TargetMismatchError: the checkpoint does not go with that.
+        TargetMismatchError: the checkpoint does not go with that. The target is as it was.
         DataLossError: a topic was recreated since, and the target holds nothing that tells.
+        OptionError: a topic has fewer partitions there, or ``from_target`` does not go with it.
     """
     held = into.held(reached.id) if reached.folder is not None else None
     if held is None:
@@ -179,6 +181,7 @@ def begin(
                 "--from-target goes with --checkpoint and a log as TARGET: nothing else keeps how "
                 "far a replay is"
             )
+        into.prepare()
         return NO_OFFSETS
     if not held.ends:
         replay.check_topics(reached)
@@ -190,6 +193,7 @@ def begin(
         else reached.unfinished
     )
     replay.plan(done, held, WAYS)
+    into.prepare()
     return held.ends
 
 

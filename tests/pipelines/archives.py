@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from unittest.mock import patch
 
 from tests.pipelines.sources import TOPIC, Line, Rows, bounds, value_of
-from tests.pipelines.targets import Ends, Mirrored, OfQuery
+from tests.pipelines.targets import Backup, Ends, Held, Mirrored, OfQuery
 from tests.support.copying import without_rows_below
 from tests.support.micro_batches import CheckpointedQuery
 
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
     from tests.pipelines.sources import Source
+
+_OTHER_LATEST: Final = "another --latest FOLDER"
 
 __all__ = ["Archived", "InFiles", "LocalCheckpoint", "Newest", "Row", "WithNewest"]
 
@@ -292,7 +294,7 @@ class Archived(Mirrored):
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
         self.model = DeltaModel()
-        self._noted: dict[int, tuple[Line | None, Ends, bool]] = {}
+        self._noted: dict[int, Held] = {}
         self._gone: dict[int, set[int]] = {}
         """By partition, what was gone from the source when the table got as far."""
 
@@ -302,7 +304,9 @@ class Archived(Mirrored):
             noted = [n for n, each in enumerate(self.model.versions) if each.is_noted]
             if noted and self._chance.random() < 0.5:
                 self.model.first = max(self.model.first, self._chance.choice(noted))
+                self._forget_history()
             self.model.commit(self._chance.choice(("OPTIMIZE", "VACUUM END")))
+            self._noted[self.version] = self.holds
 
     def put_back(self) -> None:
         """Restore an older version."""
@@ -313,13 +317,13 @@ class Archived(Mirrored):
         self._set_back(version)
 
     def _set_back(self, version: int) -> None:
-        known = [each for each in self._noted if each <= version]
-        self.copied, held, self.is_foreign = self._noted[max(known)] if known else (None, {}, False)
-        ends = self.ends()
-        if version not in self._noted and self.copied:  # amid a run that was killed, or emptied it
-            held = {n: min(end, ends.get(n, 0)) for n, end in held.items()}
-            self.copied = self.copied.below(held)
-        self.held = dict(held)
+        known = [each for each in self._noted if each <= version] or [*self._noted][:1]
+        self.holds = self._noted[max(known)] if known else Held()
+        if version not in self._noted:  # amid a run that was killed, or emptied it
+            self.held = self.ends()
+            self.most = {n: max(end, self.held.get(n, 0)) for n, end in self.most.items()}
+        held = self.held
+        self._noted[self.version] = self.holds
         self._gone = {n: {o for o in gone if o < held.get(n, 0)} for n, gone in self._gone.items()}
 
     def remove(self) -> None:
@@ -338,7 +342,11 @@ class Archived(Mirrored):
     def clone(self) -> None:
         if self.model.versions[-1].is_noted:
             self.model.clone()
-            self._noted = {0: (self.copied, dict(self.held), self.is_foreign)}
+            self._forget_history()
+            self._noted = {0: self.holds}
+
+    def _forget_history(self) -> None:
+        """Note that the rows, and properties, tell alone what is held."""
 
     def write(self) -> None:
         if self.model.versions:
@@ -346,12 +354,13 @@ class Archived(Mirrored):
             rows = (*self.model.versions[-1].rows, foreign)
             self.model.commit("WRITE", rows=rows, mode="Append")
             self.is_foreign = True
+            self._noted[self.version] = self.holds
 
     def cut(self) -> None:
         self.keep()
 
-    def take_another(self) -> None:
-        super().take_another()
+    def take_another(self, way: str) -> None:
+        super().take_another(way)
         self.model = DeltaModel()
 
     def _begin(self) -> None:
@@ -421,8 +430,13 @@ class Archived(Mirrored):
 
     def note(self, *lines: Line) -> None:
         super().note(*lines)
-        # What lies above the last row, and is gone from the log, was taken too.
-        self._noted[self.version] = self.copied, dict(self.held), self.is_foreign
+        assert self.copied is not None
+        self.most = self.copied.ends  # what lies above the last row, and is gone, was taken too
+        self._noted[self.version] = self.holds
+
+    def settle(self, source: Source) -> None:
+        super().settle(source)
+        self._noted[self.version] = self.holds
 
 
 def check_rows(rows: Rows, source: Source, gone: dict[int, set[int]]) -> None:
@@ -441,30 +455,18 @@ class Newest(Archived):
 
     has_tombstones = True
 
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
-        self._least: Ends = {}
-        """What it has for certain; nothing, where a run was cut off, or it was set back."""
-
     def _in_archive(self, table: HeldByTable) -> tuple[HeldByTable | None, HeldByTable | None]:
         return None, table
 
-    def reasons(self, source: Source) -> list[str]:
-        planned = self.planned()
-        above = [n for n, end in planned.items() if end > self._least.get(n, 0)]
-        return super().reasons(source) + [f"a checkpoint that is further in {n}" for n in above]
+    def ends(self) -> Ends:
+        found: Ends = {}
+        for row in self.every_row():
+            found[row.partition] = max(row.offset + 1, found.get(row.partition, 0))
+        return found
 
-    def _set_back(self, version: int) -> None:
-        super()._set_back(version)
-        self._least = {}
-
-    def _begin(self) -> None:
-        super()._begin()
-        self._least = {}
-
-    def clone(self) -> None:
-        super().clone()
-        self._least = {}
+    def _forget_history(self) -> None:
+        ends = self.ends()
+        self.held = {n: end if n in ends else 0 for n, end in self.held.items()}
 
     def check(self, source: Source, *lines: Line) -> None:
         table = {row.key: row for row in self.every_row()}
@@ -483,7 +485,6 @@ class Newest(Archived):
                 assert found.value == value, f"{found.value} is there of {key}, not {value}"
             elif found is not None:
                 assert int(found.value[1:]) >= number, f"{found} is older than {value}"
-        self._least = {number: end for number, (_, end) in bounds(source.path).items()}
 
     def _taken(self, source: Source) -> Iterable[str]:
         """Give all rows of the line: of those that are gone nobody knows whether they were seen."""
@@ -493,12 +494,10 @@ class Newest(Archived):
         rows = list(self.every_row())
         keys = [row.key for row in rows]
         assert len(keys) == len({*keys}), f"a key is there twice: {rows}"
-        self._least = {}
         for line in lines:
             if all(line.rows.get(p, {}).get(offset) == value for p, offset, value, *_ in rows):
-                self.held = {n: max(held, default=-1) + 1 for n, held in line.rows.items()}
-                self.copied = line.below(self.held)
-                self._noted[self.version] = self.copied, dict(self.held), self.is_foreign
+                self.copied, self.held, self.most = line.copied(), self.ends(), line.ends
+                self._noted[self.version] = self.holds
                 return
         raise AssertionError(f"the table has {rows}, which no line has")
 
@@ -506,6 +505,8 @@ class Newest(Archived):
 class WithNewest(Archived):
     """A table of all rows, and one of the newest ones beside it: each is set back by itself."""
 
+    ways = (*Archived.ways, _OTHER_LATEST)
+    has_several = True
     has_tombstones = True
 
     def __init__(self, *given: Any) -> None:
@@ -538,10 +539,14 @@ class WithNewest(Archived):
     def write(self) -> None:
         self._either(super().write, self.newest.write)
 
-    def take_another(self) -> None:
-        super().take_another()
-        self.newest.take_another()
-        self.newest.checkpoint = self.checkpoint
+    def take_another(self, way: str) -> None:
+        """Take another table of the two, as the way says, and another checkpoint for both."""
+        if way == _OTHER_LATEST:
+            self.newest.take_another(way)
+            self.checkpoint, self._older, self.read = self.newest.checkpoint, None, ()
+        else:
+            super().take_another(way)
+            self.newest.checkpoint, self.newest._older = self.checkpoint, None
 
     def reasons(self, source: Source) -> list[str]:
         return super().reasons(source) + self.newest.reasons(source)
@@ -554,25 +559,42 @@ class WithNewest(Archived):
         super().note(*lines)
         self.newest.note(*lines)
 
+    def may_hold(self, *lines: Line) -> None:
+        super().may_hold(*lines)
+        self.newest.may_hold(*lines)
+
+    def settle(self, source: Source) -> None:
+        super().settle(source)
+        self.newest.settle(source)
+
 
 class InFiles(OfQuery):
     """A table of files, as Spark's file sink writes them: ``--format parquet``."""
 
-    ways = ("another TABLE", "remove both")
+    ways = ("another TABLE", "remove both", "restore both of one time")
+    knows_offsets = False
     continues_after_loss = False
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
-        self._is_apart = False
-        """Whether table and checkpoint may be of two times."""
         self._runs = 0
         self._gone: dict[int, set[int]] = {}
+        self._backup = Backup(self)
 
-    def run(self, source: Source, step: Callable[[str], None], way: str = "", **given: Any) -> None:
+    def settle(self, source: Source) -> None:
+        super().settle(source)
+        self._backup = Backup(self)
+
+    def make_way(self, way: str) -> None:
         if way == "remove both":
             self.remove()
             self.lose_checkpoint()
-            self._is_apart = False
+        elif way == "restore both of one time":
+            self._backup.restore()
+        else:
+            super().make_way(way)
+
+    def run(self, source: Source, step: Callable[[str], None], way: str = "", **given: Any) -> None:
         options = self._reading(given)
         archive = Archive(
             log=str(source.path),
@@ -604,6 +626,7 @@ class InFiles(OfQuery):
             if self._runs != mine:
                 raise CommitError("Spark: race while writing a batch")
             (self._log / str(number)).write_text(file.name)
+            (self._log / f".{number}.plan").write_text(self._plan(number))
 
         query = CheckpointedQuery(self.checkpoint, chosen, take, step)
         query_id = query.note_query()
@@ -615,6 +638,28 @@ class InFiles(OfQuery):
     @property
     def _log(self) -> Path:
         return self.path / "_spark_metadata"
+
+    def _plan(self, number: int) -> str:
+        """Give what the checkpoint knows of a micro-batch, and of which query it is."""
+        planned = self.checkpoint / "offsets" / str(number)
+        if not planned.exists():
+            return ""
+        return (self.checkpoint / "metadata").read_text() + planned.read_text()
+
+    @property
+    def _is_of_time(self) -> bool:
+        """Whether the table has the micro-batches that the checkpoint knows, and no other."""
+        written = last_batch(self._log) if self._log.is_dir() else None
+        planned, ended = (last_batch(self.checkpoint / log) for log in ("offsets", "commits"))
+        if written is None:
+            return ended is None
+        plans = self._log.glob(".*.plan")
+        is_same = all(
+            each.read_text() == self._plan(int(each.name.split(".")[1])) for each in plans
+        )
+        return is_same and (-1 if ended is None else ended) <= written <= (
+            -1 if planned is None else planned
+        )
 
     def rows(self) -> Rows:
         found: Rows = {}
@@ -630,14 +675,9 @@ class InFiles(OfQuery):
         return {number: max(rows) + 1 for number, rows in self.rows().items()}
 
     def put_back(self) -> None:
-        self._is_apart = True
         super().put_back()
         ends = self.held
         self._gone = {n: {o for o in gone if o < ends.get(n, 0)} for n, gone in self._gone.items()}
-
-    def remove(self) -> None:
-        self._is_apart = True
-        super().remove()
 
     def replace(self) -> None:
         self.remove()
@@ -649,37 +689,23 @@ class InFiles(OfQuery):
     def cut(self) -> None:
         """Nobody cuts it."""
 
-    def lose_checkpoint(self) -> None:
-        self._is_apart = True
-        super().lose_checkpoint()
-
-    def put_checkpoint_back(self) -> None:
-        self._is_apart = True
-        super().put_checkpoint_back()
-
-    def take_other_checkpoint(self) -> None:
-        self._is_apart = True
-        super().take_other_checkpoint()
-
     def _begin(self) -> None:
         super()._begin()
         self._gone = {}
 
-    def take_another(self) -> None:
-        super().take_another()
-        self._is_apart = False
-
     def reasons(self, source: Source) -> list[str]:
         found = super().reasons(source)
-        is_apart = self._is_apart or self.was_disturbed
-        return [*found, "table and checkpoint are of two times"] if is_apart else found
+        if not self._is_of_time:
+            found.append("table and checkpoint are of two times")
+        return found + self._reasons_of_reader(source)
 
     def check(self, source: Source, *lines: Line) -> None:
         check_rows(self.rows(), source, self._gone)
-        self._is_apart = False
 
     def note(self, *lines: Line) -> None:
         Mirrored.note(self, *lines)  # type: ignore[arg-type]
+        assert self.copied is not None
+        self.most = self.copied.ends
 
 
 def _names_in(_: object, folder: str) -> list[str]:

@@ -62,7 +62,7 @@ def _as_if_nothing_was_held(*given: Any, **named: Any) -> dict[Any, int]:
     return dict.fromkeys(continuation.first_offsets(*given, **named), 0)
 
 
-def _noted(_: Mirror, __: object, noted: Any) -> Any:
+def _noted(_: Mirror, __: object, noted: Any, **___: object) -> Any:
     return noted
 
 
@@ -86,7 +86,7 @@ GUARDS: Final = {
     "a topic is another one of the same name": Guard((_TOPIC, _HISTORY), "g/3"),
     "a log has another history below what is held": Guard((_HISTORY,), "g/11"),
     "a log ends below what is held": Guard(
-        ((continuation, "_refuse_shorter_logs", _nothing),), "g/18"
+        ((continuation, "_refuse_shorter_logs", _nothing),), "g/30"
     ),
     "rows are held": Guard(
         ((replaying, "first_offsets", _as_if_nothing_was_held),), "g/4", "replay"

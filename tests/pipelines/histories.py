@@ -17,7 +17,7 @@ from tests.pipelines.sinks import Ingested, Streamed, Versioned
 from tests.pipelines.sources import Source
 from tests.pipelines.targets import Mirrored, Replayed, Target
 
-from kafkalog.errors import CommitError, DataLossError, KafkaLogError
+from kafkalog.errors import BatchIdentityError, CommitError, DataLossError, KafkaLogError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -46,6 +46,7 @@ _OF_TARGET: Final = (
     *("lose_checkpoint", "keep_checkpoint", "put_checkpoint_back", "put_checkpoint_back"),
     *("lose_last_commit", "take_other_checkpoint"),
 )
+_LEAVE_OUT: Final = "failOnDataLoss=false"
 _AMID: Final = ("append", "recreate", "cut", "put_back")
 
 
@@ -153,23 +154,30 @@ class History:
         rows, before = target.rows(), source.line.copied()
         self._is_disturbed = False
         error: Exception | None = None
-        given = {"options": {"failOnDataLoss": "false"}} if way == "failOnDataLoss=false" else {}
+        given = {"options": {"failOnDataLoss": "false"}} if way == _LEAVE_OUT else {}
         try:
             target.run(source, steps or self._steps(is_whole=is_whole), way, **given)
         except (KilledError, KafkaLogError) as caught:
             error = caught
         self.told.append(f"run {way}: {f'{type(error).__name__}: {error}' if error else 'ok'}")
-        target.was_disturbed |= self._is_disturbed
+        lines = (source.line.copied(), before) if self._is_disturbed else (before,)
+        target.read = lines if error is None else target.read + lines
         if target.rows() != rows or error is None:
             target.note(source.line, before)
+        if self._is_disturbed or isinstance(error, KilledError):
+            target.may_hold(source.line, before)
         if error is None:
             if not self._is_disturbed:
                 target.check(source)
-                target.was_disturbed = False
+                target.settle(source)
             return
         if isinstance(error, KilledError):
             return
         assert reasons or way or self._is_disturbed, f"refused for nothing: {error}"
+        is_followed = bool(way) and not self._is_disturbed and way != _LEAVE_OUT
+        assert not is_followed or isinstance(error, DataLossError) or target.has_several, (
+            f"{way!r} was followed, and is refused: {error}"
+        )
         if self._is_disturbed or tries == 0 or not (is_whole or self._chance.random() < 0.7):
             return
         self._go_on(error, is_whole=is_whole, tries=tries - 1)
@@ -177,17 +185,16 @@ class History:
     def _go_on(self, error: Exception, *, is_whole: bool, tries: int) -> None:
         text = str(error)
         if isinstance(error, DataLossError):
-            way = "failOnDataLoss=false"
-            if not self.target.continues_after_loss:
+            way = _LEAVE_OUT
+            if not self.target.may_leave_out(self.source):
                 return
-        elif isinstance(error, CommitError):
+        elif isinstance(error, CommitError) and not isinstance(error, BatchIdentityError):
             way = ""
         else:
             ways = [way for way in self.target.ways if way in text]
             assert ways, f"no way on is named: {text}"
             way = self._chance.choice(ways)
-        if way.startswith("another"):
-            self.target.take_another()
+        self.target.make_way(way)
         self._pipeline(way, is_whole=is_whole, tries=tries)
         if way and not is_whole:
             return

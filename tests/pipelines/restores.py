@@ -44,11 +44,6 @@ class Restored(Target):
         """The line and the bounds of which this has all, since the last run went through."""
 
     def run(self, source: Source, step: Callable[[str], None], way: str = "", **given: Any) -> None:
-        if way == "kafkalog topic delete":
-            delete([str(self.path)], TOPIC)
-            self._begin()
-        if way == "other log directories":
-            self.take_another()
         self._tables += 1
         folder = self.folder / f"table-{self._tables}"
         folder.mkdir()
@@ -68,7 +63,17 @@ class Restored(Target):
         with _stepping(step):
             restore.restore_topics(version.rows, read_facts(version.properties), {TOPIC: seen})  # type: ignore[arg-type]
 
+    def make_way(self, way: str) -> None:
+        if way == "kafkalog topic delete":
+            delete([str(self.path)], TOPIC)
+            self._begin()
+        if way == "other log directories":
+            self.take_another(way)
+
     def planned(self) -> Ends:
+        return {}
+
+    def starts(self) -> Ends:
         return {}
 
     def reasons(self, source: Source) -> list[str]:

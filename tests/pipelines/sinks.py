@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tests.pipelines.archives import LocalCheckpoint
 from tests.pipelines.sources import TOPIC
-from tests.pipelines.targets import OfQuery
+from tests.pipelines.targets import Backup, OfQuery, reached
 from tests.support.copying import without_rows_below
 from tests.support.micro_batches import CheckpointedQuery
 from tests.support.sinking import Writer
 
 import kafkalog
+from kafkalog.checkpoints.query_checkpoint import last_batch
 from kafkalog.errors import CommitError
 from kafkalog.jobs.pipelines.copied_logs import topics_of_target
 from kafkalog.jobs.pipelines.ingesting import CountedIngest, Ingest
@@ -62,8 +63,8 @@ class _IntoTopic(OfQuery):
         values = self.values()
         for line in lines:
             if values <= {value for rows in line.rows.values() for value in rows.values()}:
-                self.held = {n: max(rows, default=-1) + 1 for n, rows in line.rows.items()}
-                self.copied = line.below(self.held)
+                self.copied, self.most = line.copied(), line.ends
+                self.held = reached(line, self.rows())
                 return
         raise AssertionError(f"the topic has {sorted(values)}, which no line has")
 
@@ -71,17 +72,9 @@ class _IntoTopic(OfQuery):
 class Ingested(_IntoTopic):
     """A topic that knows how far it has taken its source in."""
 
-    ways = ("--from-target", "kafkalog topic delete", "another topic")
-
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
-        self._is_whole = False
-        """Whether the last run of it went through, and nothing was set back since."""
+    ways = ("--from-target continues", "kafkalog topic delete", "another topic")
 
     def run(self, source: Source, step: Callable[[str], None], way: str = "", **given: Any) -> None:
-        if way == "kafkalog topic delete":
-            delete([str(self.path)], TOPIC)
-            self._begin()
         options = {"subscribe": TOPIC, "startingOffsets": "earliest", **self._reading(given)}
         ingest = _Ingest(
             Ingest(
@@ -90,7 +83,7 @@ class Ingested(_IntoTopic):
                 topic=TOPIC,
                 checkpoint=str(self.checkpoint),
                 options={"numPartitions": "2", "flush": "os"},
-                from_target=bool(way),
+                from_target=way in {"--from-target continues", "kafkalog topic delete"},
             )
         )
         chosen = ingest.prepare()
@@ -98,21 +91,11 @@ class Ingested(_IntoTopic):
         reading = {**chosen.options, "path": chosen.place}
         CheckpointedQuery(self.checkpoint, reading, ingest.take, step).run()  # type: ignore[arg-type]
 
-    def reasons(self, source: Source) -> list[str]:
-        found = super().reasons(source)
-        return found if self._is_whole else [*found, "it may hold less than its checkpoint knows"]
-
-    def put_back(self) -> None:
-        self._is_whole = False
-        super().put_back()
-
-    def _begin(self) -> None:
-        super()._begin()
-        self._is_whole = False
-
-    def check(self, source: Source, *lines: Line) -> None:
-        super().check(source, *lines)
-        self._is_whole = True
+    def make_way(self, way: str) -> None:
+        super().make_way(way)
+        if way == "kafkalog topic delete":
+            delete([str(self.path)], TOPIC)
+            self._begin()
 
 
 class _Ingest(CountedIngest):
@@ -135,16 +118,31 @@ class Streamed(_IntoTopic):
     """A topic that a query writes to; it knows the number of the last batch, and what it was of."""
 
     ways = ("restore the checkpoint that belongs to these log directories", "a missing mount")
+    """Where topic and checkpoint are restored of one time, either is what these words ask for."""
+    knows_offsets = False
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
         self._is_apart = self._has_written = False
         self._runs = 0
+        self._last: tuple[int, str] | None = None
+        """The last micro-batch that was committed, and what it was planned to hold."""
+        self._kept_last: tuple[int, str] | None = None
+        self._backup, self._last_in_backup = Backup(self), self._last
+
+    def settle(self, source: Source) -> None:
+        super().settle(source)
+        if not self._is_apart:
+            self._backup, self._last_in_backup = Backup(self), self._last
+
+    def make_way(self, way: str) -> None:
+        if way in self.ways:
+            self._backup.restore()
+            self._last = self._last_in_backup
 
     def run(self, source: Source, step: Callable[[str], None], way: str = "", **given: Any) -> None:
         self._has_written = False
-        if way:  # it names no way that a machine could go
-            self.take_another()
+        self._is_apart = bool(self._reasons_of_time())
         options = {"startingOffsets": "earliest", **self._reading(given)}
         options |= {"path": str(source.path), "subscribe": TOPIC}
         options["stateLocation"] = str(self.checkpoint / "kafkalog")
@@ -168,25 +166,39 @@ class Streamed(_IntoTopic):
     ) -> None:
         runs = writer.stage(number, *rows.combine_chunks().to_batches())
         step(f"batch {number} staged")
+        writer.commit(number, runs, digest=self._digest(number))
+        self._last = number, self._digest(number)
+
+    def _digest(self, number: int) -> str:
         planned = (self.checkpoint / "offsets" / str(number)).read_bytes()
-        writer.commit(number, runs, digest=hashlib.sha256(planned).hexdigest())
+        return hashlib.sha256(planned).hexdigest()
 
     def reasons(self, source: Source) -> list[str]:
-        found = super().reasons(source)
-        is_apart = self._is_apart or self.was_disturbed
-        return [*found, "topic and checkpoint are of two times"] if is_apart else found
+        of_reader = self._reasons_of_reader(source)
+        return super().reasons(source) + self._reasons_of_time() + of_reader
+
+    def _reasons_of_time(self) -> list[str]:
+        """Give why the next micro-batch does not follow the last one that the topic knows."""
+        planned, ended = (last_batch(self.checkpoint / log) for log in ("offsets", "commits"))
+        is_again = planned is not None and planned != ended
+        following = (-1 if planned is None else planned) + (not is_again)
+        last, digest = self._last or (-1, "")
+        if following == last + 1 or (
+            following,
+            self._digest(last) if is_again and following == last else None,
+        ) == (last, digest):
+            return []
+        return [f"micro-batch {following} does not follow {last}"]
+
+    def keep(self) -> None:
+        if self.path.is_dir():
+            self._kept_last = self._last
+        super().keep()
 
     def put_back(self) -> None:
-        self._is_apart = True
+        if self._kept is not None:
+            self._last = self._kept_last
         super().put_back()
-
-    def lose_checkpoint(self) -> None:
-        self._is_apart = True
-        super().lose_checkpoint()
-
-    def put_checkpoint_back(self) -> None:
-        self._is_apart = True
-        super().put_checkpoint_back()
 
     def take_other_checkpoint(self) -> None:
         """Under one ``transactional.id`` numbers of batches tell, and not whose they are."""
@@ -195,16 +207,12 @@ class Streamed(_IntoTopic):
         if self._has_written or not self._is_apart:  # what writes nothing sees nothing
             super().check(source, *lines)
 
-    def remove(self) -> None:
-        self._is_apart = True
-        super().remove()
-
     def replace(self) -> None:
         """To delete what a query writes to, and let it go on, loses what was there."""
 
-    def take_another(self) -> None:
-        super().take_another()
-        self._is_apart = False
+    def _begin(self) -> None:
+        super()._begin()
+        self._last = None
 
 
 class Versioned(Streamed):
@@ -229,6 +237,10 @@ class Versioned(Streamed):
             version=number,
             options={"numPartitions": 2, "flush": "os"},
         )
+
+    def _reasons_of_time(self) -> list[str]:
+        """Numbers tell alone what is there already."""
+        return []
 
     def put_back(self) -> None:
         """It would lack what its checkpoint has read since."""

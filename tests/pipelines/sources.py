@@ -57,6 +57,10 @@ class Line:
     number: int = 0
     rows: Rows = field(default_factory=lambda: {0: {}, 1: {}})
 
+    @property
+    def ends(self) -> dict[int, int]:
+        return {number: max(rows, default=-1) + 1 for number, rows in self.rows.items()}
+
     def copied(self) -> Line:
         return Line(self.number, {number: dict(rows) for number, rows in self.rows.items()})
 

@@ -6,7 +6,7 @@ import json
 import shutil
 from abc import ABC, abstractmethod
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 from tests.pipelines.sources import TOPIC, Line, Rows, bounds, rows_in
@@ -21,21 +21,50 @@ from kafkalog.streaming.admin.topics import alter, create, delete
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from tests.pipelines.sources import Source
 
-__all__ = ["Ends", "Mirrored", "OfQuery", "Replayed", "Target"]
+__all__ = ["Backup", "Ends", "Held", "Mirrored", "OfQuery", "Replayed", "Target", "reached"]
 
 Ends = dict[int, int]
+
+
+class Held(NamedTuple):
+    """What a target holds, as far as that is known; see :class:`Target`."""
+
+    copied: Line | None = None
+    held: Ends = {}  # noqa: RUF012 - nobody changes it
+    most: Ends = {}  # noqa: RUF012
+    is_foreign: bool = False
+
+
+class Backup:
+    """A target and its checkpoint, of one time."""
+
+    def __init__(self, target: Target) -> None:
+        self._target, self._holds, self._read = target, target.holds, target.read
+        self._folder = target.fresh("both-kept")
+        for path in (target.path, target.checkpoint):
+            if path.is_dir():
+                shutil.copytree(path, self._folder / path.name)
+
+    def restore(self) -> None:
+        target = self._target
+        target.holds, target.read = self._holds, self._read
+        for path in (target.path, target.checkpoint):
+            shutil.rmtree(path, ignore_errors=True)
+            if (self._folder / path.name).is_dir():
+                shutil.copytree(self._folder / path.name, path)
 
 
 class Target(ABC):
     """What a pipeline writes to, and its checkpoint; what happens to both is noted.
 
-    ``copied`` is the line of the source of which it holds the rows below ``held``, as seen from
-    outside after each run; None where nothing was copied yet.
+    ``copied`` is the line of the source of which it holds the rows, as seen from outside after each
+    run; None where nothing was copied yet. It holds what lies below ``held``, and may hold what
+    lies below ``most``: what a run that was cut off has left, rows do not always tell.
     """
 
     ways: tuple[str, ...] = ("--from-target", "--rebuild", "another TO")
@@ -44,8 +73,12 @@ class Target(ABC):
     """Whether a row has the offset that it has in the source."""
     partitions_kept = True
     """Whether a row is in the partition that it has in the source."""
+    knows_offsets = True
+    """Whether it tells what of the source it holds; else its checkpoint alone does."""
     continues_after_loss = True
     """Whether ``failOnDataLoss=false`` is followed; else what it leaves is partial, or mixed."""
+    has_several = False
+    """Whether it is more than one target: what goes on for one may leave another one refused."""
     has_tombstones = False
     """Whether its source has records without a value."""
     is_before_1970 = False
@@ -58,26 +91,26 @@ class Target(ABC):
         self.path, self.checkpoint = folder / "target", folder / "checkpoint"
         self.copied: Line | None = None
         self.held: Ends = {}
+        self.most: Ends = {}
+        self.read: tuple[Line, ...] = ()
+        """The lines that the query has read with its checkpoint, as of its last run."""
         self.is_foreign = False
-        self.was_disturbed = False
-        """Whether the source was set back amid the last run: the next one may see that."""
-        self._kept: tuple[Path, Line | None, Ends, bool] | None = None
-        self._older: Path | None = None
+        self._kept: tuple[Path, Held] | None = None
+        self._older: tuple[Path, tuple[Line, ...]] | None = None
 
     # What is done to it
 
     def keep(self) -> None:
         """Make a backup of the target."""
         if self.path.is_dir():
-            place = self._fresh("target-kept")
+            place = self.fresh("target-kept")
             shutil.copytree(self.path, place)
-            self._kept = place, self.copied, dict(self.held), self.is_foreign
+            self._kept = place, self.holds
 
     def put_back(self) -> None:
         if self._kept is None:
             return self.keep()
-        place, self.copied, held, self.is_foreign = self._kept
-        self.held = dict(held)
+        place, self.holds = self._kept
         shutil.rmtree(self.path, ignore_errors=True)
         shutil.copytree(place, self.path)
         return None
@@ -110,17 +143,19 @@ class Target(ABC):
 
     def lose_checkpoint(self) -> None:
         shutil.rmtree(self.checkpoint, ignore_errors=True)
+        self.read = ()
 
     def keep_checkpoint(self) -> None:
         if self.checkpoint.is_dir():
-            self._older = self._fresh("checkpoint-kept")
-            shutil.copytree(self.checkpoint, self._older)
+            self._older = self.fresh("checkpoint-kept"), self.read
+            shutil.copytree(self.checkpoint, self._older[0])
 
     def put_checkpoint_back(self) -> None:
         if self._older is None:
             return self.keep_checkpoint()
+        place, self.read = self._older
         shutil.rmtree(self.checkpoint, ignore_errors=True)
-        shutil.copytree(self._older, self.checkpoint)
+        shutil.copytree(place, self.checkpoint)
         return None
 
     @abstractmethod
@@ -132,16 +167,32 @@ class Target(ABC):
         """Take the checkpoint of another query."""
 
     def _begin(self) -> None:
-        self.copied, self.held, self.is_foreign = None, {}, False
+        self.holds = Held()
 
-    def _fresh(self, name: str) -> Path:
+    @property
+    def holds(self) -> Held:
+        """What it holds, as far as that is known."""
+        return Held(self.copied, dict(self.held), dict(self.most), self.is_foreign)
+
+    @holds.setter
+    def holds(self, known: Held) -> None:
+        self.copied, self.is_foreign = known.copied, known.is_foreign
+        self.held, self.most = dict(known.held), dict(known.most)
+
+    def fresh(self, name: str) -> Path:
         self._number += 1
         return self.folder / f"{name}-{self._number}"
 
-    def take_another(self) -> None:
-        """Go on with another target, and another checkpoint."""
-        self.path, self.checkpoint = self._fresh("target"), self._fresh("checkpoint")
-        self._kept = self._older = None
+    def make_way(self, way: str) -> None:
+        """Do what a way on asks for before the next run."""
+        if way.startswith("another"):
+            self.take_another(way)
+
+    def take_another(self, way: str) -> None:
+        """Go on with another target, and another checkpoint, as a way on says."""
+        del way
+        self.path, self.checkpoint = self.fresh("target"), self.fresh("checkpoint")
+        self._kept, self._older, self.read = None, None, ()
         self._begin()
 
     # A run of it
@@ -158,40 +209,87 @@ class Target(ABC):
 
     @abstractmethod
     def planned(self) -> Ends:
-        """Give the largest ends that its checkpoint knows."""
+        """Give the ends of the last micro-batch that its checkpoint knows."""
 
-    def ended(self) -> Ends:
-        """Give the ends of the last micro-batch that it knows to have ended."""
-        return self.planned()
+    @abstractmethod
+    def starts(self) -> Ends:
+        """Give where its checkpoint lets the next micro-batch start."""
 
-    def reasons(self, source: Source) -> list[str]:  # noqa: C901 - a list of reasons
+    def reasons(self, source: Source) -> list[str]:
         """Give why a run may be refused; without any, it has to go through."""
-        found = ["somebody else wrote to it"] if self.is_foreign else []
-        now, ends = bounds(source.path), self.ends()
-        held = self.held if self.copied is not None else {}
-        if self.copied is not None:
-            if self.copied.number != source.line.number:
-                found.append("another topic")
-            if source.line.below(held).rows != self.copied.rows:
-                found.append("another history")
-            if any(now.get(number, (0, 0))[1] < end for number, end in held.items()):
-                found.append("a shorter log")
-        found += [
-            f"a cut at {n}" for n, end in held.items() if self.offsets_kept and ends.get(n) != end
-        ]
-        if self.partitions_kept and ends and len(ends) != len(now):
-            found.append("other partitions")
-        if (self.planned() | held).keys() - now.keys():
-            found.append("a partition is gone")
-        for number, (start, _) in now.items():
-            planned = self.planned().get(number)
-            if planned is not None and planned > held.get(number, 0):
-                found.append("a checkpoint that is further")
-            if start > held.get(number, ends.get(number, 0)):
-                found.append("rows were deleted before they were copied")
-            if planned is not None and start > self.ended().get(number, 0):
-                found.append("rows were deleted that the checkpoint still reads")
+        found = self._reasons_of_checkpoint(source)
+        return found + self._reasons_of_target(source) if self.knows_offsets else found
+
+    def _reasons_of_checkpoint(self, source: Source) -> list[str]:
+        """Give why its query may not go on, whatever the target holds."""
+        now, starts, planned = bounds(source.path), self.starts(), self.planned()
+        found = ["a partition is gone"] if (starts | planned).keys() - now.keys() else []
+        for number, (start, end) in now.items():
+            at = starts.get(number, planned.get(number))
+            if at is not None and start > at:
+                found.append(f"rows of {number} were deleted that the checkpoint still reads")
+            if starts and at is None and start > 0:
+                found.append(f"the partition {number} is new, and does not begin at 0")
+            if max(at or 0, planned.get(number, 0)) > end:
+                found.append(f"{number} ends below what the checkpoint has planned")
         return found
+
+    def _reasons_of_target(self, source: Source) -> list[str]:
+        """Give why it may not be continued, by what it holds."""
+        now, ends = bounds(source.path), self.ends()
+        found = ["somebody else wrote to it"] if self.is_foreign else []
+        if self.offsets_kept:
+            found += [f"a cut at {n}" for n, end in self.held.items() if ends.get(n) != end]
+        if self.partitions_kept and len(ends) > len(now):
+            found.append("more partitions")
+        if self.held.keys() - now.keys():
+            found.append("a partition that it holds is gone")
+        for number, (start, _) in now.items():
+            least = self.held.get(number, 0)
+            if self.starts().get(number, 0) > least:
+                found.append(f"a checkpoint that is further in {number}")
+            if number in self.held and start > least:
+                found.append(f"rows of {number} were deleted before they were copied")
+        return found if self.copied is None else found + self._reasons_of_line(source, self.copied)
+
+    def may_leave_out(self, source: Source) -> bool:
+        """Whether what the source has lost can be left out, and nothing is mixed by that."""
+        if self.continues_after_loss or self.copied is None:
+            return self.continues_after_loss
+        is_other = self._reasons_of_line(source, self.copied) or self._reasons_of_reader(source)
+        return not is_other
+
+    def _reasons_of_line(self, source: Source, copied: Line) -> list[str]:
+        found, now = [], bounds(source.path)
+        if copied.number != source.line.number:
+            found.append("another topic")
+        if source.line.below(self.most).rows != copied.below(self.most).rows:
+            found.append("another history")
+        if any(now.get(number, (0, 0))[1] < end for number, end in self.most.items()):
+            found.append("a shorter log")
+        return found
+
+    def _reasons_of_reader(self, source: Source) -> list[str]:
+        """Give why a query that keeps what it has read may not go on."""
+        ends = self.starts() | self.planned()
+        is_other = any(
+            line.number != source.line.number or line.below(ends) != source.line.below(ends)
+            for line in self.read
+        )
+        return ["what the checkpoint has read is gone"] if ends and is_other else []
+
+    def may_hold(self, *lines: Line) -> None:
+        """Note that a run was cut off, and may have brought more than rows tell."""
+        self.copied = self.copied or lines[0].copied()
+        for line in lines:
+            for number, end in line.ends.items():
+                self.most[number] = max(end, self.most.get(number, 0))
+
+    def settle(self, source: Source) -> None:
+        """Note that a run went through: it holds what the source has, and nothing else."""
+        self.held = {number: end for number, (_, end) in bounds(source.path).items()}
+        self.most = dict(self.held)
+        self.copied = source.line.copied()
 
     @abstractmethod
     def check(self, source: Source, *lines: Line) -> None:
@@ -217,19 +315,20 @@ class OfQuery(Target):
         return options | given.get("options", {})
 
     def planned(self) -> Ends:
-        return self._largest((self.checkpoint / "offsets").glob("[0-9]*"))
+        return self._ends_of(last_batch(self.checkpoint / "offsets"))
 
-    def ended(self) -> Ends:
-        commits = (self.checkpoint / "commits").glob("[0-9]*")
-        return self._largest(self.checkpoint / "offsets" / path.name for path in commits)
+    def starts(self) -> Ends:
+        last = last_batch(self.checkpoint / "offsets")
+        if last is not None and last_batch(self.checkpoint / "commits") != last:
+            last -= 1
+        return self._ends_of(last)
 
-    def _largest(self, offsets: Iterable[Path]) -> Ends:
-        found: Ends = {}
-        for path in offsets:
-            topics = json.loads(path.read_text().splitlines()[2]) if path.exists() else {}
-            for number, end in topics.get(TOPIC, {}).items():
-                found[int(number)] = max(end, found.get(int(number), 0))
-        return found
+    def _ends_of(self, batch: int | None) -> Ends:
+        """Give where a micro-batch ends; nothing of one that there is none of."""
+        if batch is None or batch < 0:
+            return {}
+        text = (self.checkpoint / "offsets" / str(batch)).read_text().splitlines()[2]
+        return {int(number): end for number, end in json.loads(text).get(TOPIC, {}).items()}
 
     def lose_last_commit(self) -> None:
         found = (self.checkpoint / "commits").glob("[0-9]*")
@@ -280,7 +379,7 @@ class Mirrored(OfQuery):
         rows, ends = self.rows(), self.ends()
         for line in lines:
             if all(held.items() <= line.rows.get(n, {}).items() for n, held in rows.items()):
-                self.copied, self.held = line.below(ends), ends
+                self.copied, self.held, self.most = line.copied(), ends, dict(ends)
                 return
         raise AssertionError(
             f"the copy has {rows}, which no line has: {[each.rows for each in lines]}"
@@ -303,21 +402,33 @@ class Replayed(Target):
             str(given.get("checkpoint", self.checkpoint)),
             from_target=way == "--from-target",
             most=self._chance.choice((2, 5, 1000)),
+            options=given.get("options", {}),
             step=step,
         )
 
     def planned(self) -> Ends:
-        path = self.checkpoint / "kafkalog.replay"
-        if not path.exists():
-            return {}
-        ends = json.loads(path.read_text().splitlines()[1])["to"].get(TOPIC, {})
+        return self._noted("to")
+
+    def starts(self) -> Ends:
+        noted = self._read_checkpoint()
+        if noted.get("ended", True):
+            return self._noted("to")
+        return {n: at for n, at in self._noted("from").items() if n not in self._noted("begins")}
+
+    def _noted(self, name: str) -> Ends:
+        ends = self._read_checkpoint().get(name, {}).get(TOPIC, {})
         return {int(number): end for number, end in ends.items()}
 
-    def reasons(self, source: Source) -> list[str]:
+    def _read_checkpoint(self) -> dict[str, Any]:
         path = self.checkpoint / "kafkalog.replay"
-        ids = json.loads(path.read_text().splitlines()[1])["ids"] if path.exists() else {}
-        is_other = ids.get(TOPIC, "") not in {"", read_topic_id(source.path / f"{TOPIC}-0")}
-        return super().reasons(source) + ["a checkpoint of another topic"] * is_other
+        return json.loads(path.read_text().splitlines()[1]) if path.exists() else {}
+
+    def reasons(self, source: Source) -> list[str]:
+        topic_id = self._read_checkpoint().get("ids", {}).get(TOPIC, "")
+        is_other = topic_id not in {"", read_topic_id(source.path / f"{TOPIC}-0")}
+        found = super().reasons(source) + ["a checkpoint of another topic"] * is_other
+        ends = self.ends()
+        return found + ["fewer partitions"] * (0 < len(ends) < len(bounds(source.path)))
 
     def cut(self) -> None:
         """What is cut off a topic that a replay has written is gone: it holds no offsets."""
@@ -327,7 +438,7 @@ class Replayed(Target):
 
     def lose_checkpoint(self) -> None:
         """A new checkpoint is another replay, which gets a target of its own."""
-        self.take_another()
+        self.take_another("")
 
     def lose_last_commit(self) -> None:
         """It has one note alone."""
@@ -345,14 +456,20 @@ class Replayed(Target):
         rows = self.rows()
         for line in lines:
             if all(_is_played(held, line.rows.get(number, {})) for number, held in rows.items()):
-                self.held = self._reached(line)
-                self.copied = line.below(self.held)
+                self.copied = line.copied()
+                self.held = reached(line, rows)
+                self.most = line.ends
                 return
         raise AssertionError(f"played was {rows}, which no line has once and in order")
 
-    def _reached(self, line: Line) -> Ends:
-        """Give the most that may have been played: up to there nothing is to change."""
-        return {number: max(rows, default=-1) + 1 for number, rows in line.rows.items()}
+
+def reached(line: Line, rows: Rows) -> Ends:
+    """Give up to where rows that have other offsets, or are in other partitions, are of a line."""
+    values = {value for each in rows.values() for value in each.values()}
+    return {
+        number: max((offset for offset, value in held.items() if value in values), default=-1) + 1
+        for number, held in line.rows.items()
+    }
 
 
 def _is_played(rows: dict[int, str], line: dict[int, str]) -> bool:

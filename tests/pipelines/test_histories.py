@@ -43,7 +43,7 @@ def test_a_history_finds_that_a_guard_is_gone(
         guard.let_happen(tmp_path / "without")
 
 
-@pytest.mark.parametrize("way", ["--from-target", "another topic"])
+@pytest.mark.parametrize("way", ["--from-target continues", "another topic"])
 def test_a_topic_that_is_gone_is_not_to_be_deleted_before_it_is_taken_in_again(
     tmp_path: Path, way: str
 ) -> None:

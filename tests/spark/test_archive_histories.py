@@ -81,7 +81,7 @@ class ArchivedInDelta(Archived):
 
     def clone(self) -> None:
         """Go on with a clone, and the same checkpoint."""
-        table, self.path = self.table, self._fresh("clone")
+        table, self.path = self.table, self.fresh("clone")
         self.spark.sql(f"CREATE TABLE {self.table.name} SHALLOW CLONE {table.name}")
         self._noted = {0: (self.copied, dict(self.held), self.is_foreign)}
 
@@ -104,7 +104,7 @@ class ArchivedInDelta(Archived):
         archive, spark = self.archive(source, str(self.path), way, options), self.spark
         if self._is_running:  # it is another job, which has an older checkpoint or none
             spark = spark.newSession()
-            archive.checkpoint = str(self._fresh("checkpoint-of-twin"))
+            archive.checkpoint = str(self.fresh("checkpoint-of-twin"))
             if self._older is not None:
                 shutil.copytree(self._older, archive.checkpoint)
         self._is_running, was_running = True, self._is_running

@@ -17,10 +17,11 @@ from kafkalog.jobs.pipelines.replay_checkpoint import ReplayCheckpoint
 from kafkalog.jobs.pipelines.replaying import Replay, target_of
 from kafkalog.jobs.pipelines.restore_plan import Until
 from kafkalog.jobs.pipelines.supervised import attend_pieces
-from kafkalog.jobs.replay import work_of
+from kafkalog.jobs.replay import begin, work_of
 from kafkalog.streaming.admin.topics import create
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from pyspark.sql import SparkSession
@@ -56,14 +57,15 @@ def test_records_are_played_into_another_topic_of_the_log_once_whatever_is_kille
 ) -> None:
     replay = Replay(log=str(log), topics=("t",), until=Until({}, 4000), most=2)
     into = target_of(str(log), replay, "again")
-    into.prepare()
+
+    def work() -> Iterator[Callable[[], int] | None]:
+        reached = ReplayCheckpoint.open(str(tmp_path / "c"), {"TARGET": str(log)})
+        return work_of(spark, replay, reached, into, begin(replay, reached, into))
 
     def play() -> str:
-        reached = ReplayCheckpoint.open(str(tmp_path / "c"), {"TARGET": str(log)})
-        return attend_pieces(spark, "x", work_of(spark, replay, reached, into), grace_ms=0).rows
+        return attend_pieces(spark, "x", work(), grace_ms=0).rows
 
-    reached = ReplayCheckpoint.open(str(tmp_path / "c"), {"TARGET": str(log)})
-    first = next(work_of(spark, replay, reached, into))
+    first = next(work())
     assert first is not None
     monkeypatch.setattr(ReplayCheckpoint, "note_end", lambda _: None)
     assert first() == 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import pyarrow.compute as pc
@@ -61,32 +62,36 @@ def run_replay(
     name: str | None = None,
     from_target: bool = False,
     most: int = 2_000_000,
+    options: Mapping[str, str] = MappingProxyType({}),
     step: Callable[[str], None] = lambda _: None,
 ) -> None:
     """Play topic ``t`` up to its end as of now; ``step`` as of :func:`run_mirror`."""
-    replay = Replay(log=source, topics=("t",), most=most)
+    replay = Replay(log=source, topics=("t",), most=most, options=options)
     into = target_of(target, replay, name)
     replay.check()
     what = {"LOG": source, "TARGET": target, "topics": "t", "--as": name or ""}
     reached = ReplayCheckpoint.open(checkpoint, what)
-    into.prepare()
+    held = begin(replay, reached, into, from_target=from_target)
     step("prepared")
-    for piece in replay.pieces(reached, begin(replay, reached, into, from_target=from_target)):
+    for piece in replay.pieces(reached, held):
         assert piece is not None
         step("piece begun")
         left = piece_left(replay, piece, reached, into)
         step("piece decided")
         if left is not None:
-            _play(source, target, left, name)
+            _play(source, target, left, name, options)
         step("piece taken")
         reached.note_end()
         step("piece ended")
 
 
-def _play(source: str, target: str, left: PieceLeft, name: str | None) -> None:
+def _play(
+    source: str, target: str, left: PieceLeft, name: str | None, given: Mapping[str, str]
+) -> None:
     start = {key: at for key, at in left.piece.start.items() if at < left.piece.end[key]}
     end = {key: left.piece.end[key] for key in start}
     options = {
+        **given,
         "assign": json.dumps({"t": sorted(key.partition for key in start)}),
         "startingOffsets": json.dumps(to_json(start)),
         "endingOffsets": json.dumps(to_json(end)),

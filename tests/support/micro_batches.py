@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from kafkalog.checkpoints.query_checkpoint import last_batch
+from kafkalog.errors import CommitError
 from kafkalog.streaming.options.read_options import ReadOptions
 from kafkalog.streaming.source.offsets import from_json, to_json
 from kafkalog.streaming.source.reading import read_split
@@ -167,5 +168,14 @@ class CheckpointedQuery:
         return from_json(json.loads(text))
 
     def _write(self, log: str, number: int, text: str) -> None:
+        """Note it, unless another run has.
+
+        Raises:
+            CommitError: one has, as where two share a checkpoint.
+        """
         (self.folder / log).mkdir(parents=True, exist_ok=True)
-        (self.folder / log / str(number)).write_text(text)
+        try:
+            with (self.folder / log / str(number)).open("x") as file:
+                file.write(text)
+        except FileExistsError:
+            raise CommitError(f"Spark: concurrent update to {log}/{number}") from None

@@ -298,6 +298,18 @@ def test_a_copy_that_was_cut_is_refused(pair: Pair, way: str) -> None:
     pair.check(ways_of(pair.folder)(pair, way))
 
 
+@pytest.mark.parametrize(("grown", "way"), [(1, "--rebuild"), (6, "another TO")])
+def test_a_copy_that_was_cut_is_not_to_be_continued_where_its_original_is_another_one(
+    pair: Pair, grown: int, way: str
+) -> None:
+    pair.write()
+    pair.mirror()
+    cut(pair.copy, 3)
+    pair.recreate(grown)
+    pair.refused(*REBUILD_OR_OTHER, says="another topic of the same name")
+    pair.check(ways_of(pair.folder)(pair, way))
+
+
 @pytest.mark.parametrize("way", REBUILD_OR_OTHER)
 @pytest.mark.parametrize("which", ["copy", "source"])
 def test_a_copy_of_more_partitions_than_its_original_is_refused(

@@ -460,7 +460,7 @@ def test_a_target_of_fewer_partitions_gets_more_by_the_command_that_the_refusal_
         given = {"target": str(again.folder / "other"), "checkpoint": str(again.folder / "c2")}
     with pytest.raises(OptionError, match="partitions in TARGET") as caught:
         again.play(**given)
-    (command,) = re.findall(r"`kafkalog (alter PATH [^`]+)`", str(caught.value))
+    (command,) = re.findall(r"`kafkalog (topic alter PATH [^`]+)`", str(caught.value))
     target = given.get("target", str(again.folder / "target"))
     done = CliRunner().invoke(app, shlex.split(command.replace("PATH", target)))
     assert done.exit_code == 0, done.output
@@ -482,6 +482,16 @@ def test_a_recreated_topic_is_not_played_after_the_one_before(
     again.refused("another topic of the same name", "another TARGET")
     again.refused("another topic of the same name", "another TARGET", from_target=True)
     again.play_elsewhere(way)
+
+
+def test_a_recreated_topic_of_more_partitions_lets_nobody_alter_what_holds_the_one_before(
+    again: Again,
+) -> None:
+    delete([str(again.folder / "source")], "t")
+    create([str(again.folder / "source")], "t", partitions=3)
+    again.write(4)
+    again.refused("another topic of the same name", "another TARGET")
+    again.play_elsewhere("another TARGET")
 
 
 @pytest.mark.parametrize(("grown", "way"), [(0, ELSEWHERE[0]), (6, ELSEWHERE[1])])
