@@ -242,7 +242,7 @@ def test_a_segment_that_comes_after_its_commit_is_found(store: ObjectStore, tmp_
     assert tail.look().offsets == tail.look().offsets == {TopicPartition("t", 0): end}
     write_indexed_segment(tmp_path / "later", end, [([Row(b"2")], 0)] * 2)
     store.upload(tmp_path / "later", "behind/t-0")
-    tail.watch._logs._next_listing = 0
+    tail._logs._next_listing = 0
     assert tail.look().offsets == {TopicPartition("t", 0): end + 2}
 
 
