@@ -77,7 +77,7 @@ def test_each_kind_of_row_sums_up_to_what_stats_counts(log: Path) -> None:
 def test_bars_are_for_people(log: Path) -> None:
     code, text = call(log)
     assert code == 0
-    for shown in ("t: 8 records, ", "t-1  ", "2023-11-15T22:13:20.000Z", "365 d or more", "zstd"):
+    for shown in ("t: 8 records, ", "t-1  ", "2023-11-15T22:13:20.000Z", "1 y or more", "zstd"):
         assert shown in text
     longest, shorter = (
         next(line for line in text.splitlines() if line.strip().startswith(name))
