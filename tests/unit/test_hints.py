@@ -64,12 +64,12 @@ def test_a_number_that_is_no_date_is_a_time_in_ms(log: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "given", "hint"),
     [
-        ("retention.ms", "7d", ": 7d is 604800000"),
+        ("retention.ms", "1w", ": 1w is 604800000"),
         ("retention.ms", "1.5 hours", ": 1.5 hours is 5400000"),
         ("retention.ms", "2023-11-14", ". A date is no length of time; 7 days are 604800000"),
         ("retention.ms", "long", ""),
         ("retention.ms", "9" * 400 + "d", ""),
-        ("retention.bytes", "1g", ": 1g is 1073741824"),
+        ("retention.bytes", "1gib", ": 1gib is 1073741824"),
         ("retention.bytes", "64 KiB", ": 64 KiB is 65536"),
         ("retention.bytes", "2023-11-14", ""),
         ("min.cleanable.dirty.ratio", "7d", ""),
