@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
     from kafkalog.checkpoints.voters import Voters
 
+    _Found = dict[TopicPartition, PartitionDirectory]
+
 __all__ = ["LogDirs", "choose_directory", "log_dirs_of_set", "partitions_by_node"]
 
 _LOGGER: Final = logging.getLogger("kafkalog.log")
@@ -81,8 +83,9 @@ class LogDirs:
         self._prefers = prefers
         self._avoided: dict[Path, float] = {}
         self.paths = [as_path(path) for path in places]
-        self._listed: dict[Path, FolderListing] = {}
-        self._found: dict[TopicPartition, PartitionDirectory] = {}
+        # Listings and what follows from them are one value: threads may share this.
+        self._seen: tuple[dict[Path, FolderListing], _Found] = ({}, {})
+        self._of_nodes: _Found = {}
 
     def partitions(self) -> dict[TopicPartition, PartitionDirectory]:
         """Find the live partitions, in order.
@@ -101,11 +104,12 @@ class LogDirs:
         Returns:
             their folders. The very same dictionary comes again as long as these are the same.
         """
-        if self.is_replicated and self._find_of_nodes():
-            return self._found
+        if self.is_replicated and (of_nodes := self._find_of_nodes()) is not None:
+            return of_nodes
         for rest in (*_RESTS_SECONDS, None):
-            listed = self._list(self._listed)
-            if are_same_listings(listed, self._listed):
+            known, found = self._seen
+            listed = self._list(known)
+            if are_same_listings(listed, known):
                 break
             agrees = len(listed) == 1 or are_same_listings(listed, self._list(listed))
             found, twice = join_listings(listed.values())
@@ -118,9 +122,9 @@ class LogDirs:
                     "a partition has one folder. If `kafkalog node reassign` was cut off, "
                     "`kafkalog recover` keeps the right one; else move one of them away"
                 )
-            self._found, self._listed = found, listed
+            self._seen = listed, found
             break
-        return self._found
+        return found
 
     @property
     def is_replicated(self) -> bool:
@@ -143,24 +147,26 @@ class LogDirs:
         self._avoided[folder] = now + _AVOIDED_SECONDS
         return True
 
-    def _find_of_nodes(self) -> bool:
-        """Find the folders that count of a replicated set; returns whether this is one."""
+    def _find_of_nodes(self) -> _Found | None:
+        """Find the folders that count of a replicated set; None of any other set."""
         # ENSURES: a stamp is older than the state that says that its replica is in sync, so that it
         # is another one once the replica is not, and is changed.
-        stamps = stamps_of(each.path for each in self._found.values())
+        known = self._of_nodes
+        stamps = stamps_of(each.path for each in known.values())
         while True:
             voters = find_voters(self.paths)
             if voters is None:
-                return False
+                return None
             found = self._chosen(voters)
             new = [each.path for each in found.values() if each.path not in stamps]
             if not new:
                 break
             stamps |= stamps_of(new)
         found = {key: each._replace(stamp=stamps[each.path]) for key, each in found.items()}
-        if found != self._found:
-            self._found = found
-        return True
+        if found == known:
+            return known
+        self._of_nodes = found
+        return found
 
     def _chosen(self, voters: Voters) -> dict[TopicPartition, PartitionDirectory]:
         by_node = partitions_by_node(voters.live)
