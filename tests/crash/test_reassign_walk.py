@@ -76,7 +76,7 @@ def check_there_from_any_others(nodes: list[Path], expected: list[str]) -> None:
 def test_a_move_killed_at_any_call_continues(
     rate: int, missing: int | None, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kafkalog.streaming.admin.nodes.reassign.rest", lambda _: None)
+    monkeypatch.setattr("kafkalog.streaming.admin.nodes.reassign.pause", lambda _: None)
     for nodes, call in worlds(folder):
         path = path_of(nodes)
         died = run_and_kill(lambda p=path: reassign([p], MOVES, rate=rate), call, half=True)  # type: ignore[misc]
@@ -102,7 +102,7 @@ def test_a_move_killed_at_any_call_continues(
 def test_a_move_between_directories_killed_at_any_call_continues(
     others: list[str], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kafkalog.streaming.admin.nodes.move_folders.rest", lambda _: None)
+    monkeypatch.setattr("kafkalog.streaming.admin.nodes.move_folders.pause", lambda _: None)
     call, died = 0, True
     one = {"min.insync.replicas": "1"}
     while died:
@@ -136,7 +136,7 @@ def test_a_move_between_directories_killed_at_any_call_continues(
 def test_a_move_killed_at_any_call_can_be_given_up(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kafkalog.streaming.admin.nodes.reassign.rest", lambda _: None)
+    monkeypatch.setattr("kafkalog.streaming.admin.nodes.reassign.pause", lambda _: None)
     for nodes, call in worlds(folder):
         path = path_of(nodes)
         died = run_and_kill(lambda p=path: reassign([p], MOVES, rate=700), call, half=True)  # type: ignore[misc]

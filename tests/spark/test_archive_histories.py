@@ -106,7 +106,7 @@ class ArchivedInDelta(Archived):
             spark = spark.newSession()
             archive.checkpoint = str(self.fresh("checkpoint-of-twin"))
             if self._older is not None:
-                shutil.copytree(self._older, archive.checkpoint)
+                shutil.copytree(self._older[0], archive.checkpoint)
         self._is_running, was_running = True, self._is_running
         try:
             query = archive.start(spark)

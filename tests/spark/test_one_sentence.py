@@ -162,7 +162,6 @@ WRITING: Final = [
     ("'x' as value", {"topic": "__t"}, "allowInternalTopics=true"),
     ("'x' as value", {"topic": "t", "compression.type": "zip"}, "accepts one of none, gzip"),
     ("'x' as value", {"topic": "n", "numPartitions": "0"}, "from 1 to 100000"),
-    ("'x' as value", {"topic": "t", "txnAppId": "a"}, "or none"),
     ("'x' as value", {"topic": "t", "path": "hdfs://x/y"}, "not on a local file system"),
 ]
 
