@@ -93,7 +93,6 @@ def main(
     grace: GRACE = "60s",
 ) -> None:
     """Run the pipeline."""
-    path = ",".join(log)
     grace_ms = milliseconds("--grace", grace)
     read_from = Input(source, input_format, schema, pairs(input_option), topic, isolation)
     columns = {"key": key, "value": value, "headers": headers, "timestamp": timestamp}
@@ -101,7 +100,7 @@ def main(
         columns = {name: given or name for name, given in columns.items()}
     ingest = Ingest(
         source=read_from,
-        log=path,
+        log=",".join(log),
         topic=topic,
         checkpoint=checkpoint,
         columns={**columns, "partition": partition},

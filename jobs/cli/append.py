@@ -106,12 +106,11 @@ def produce(  # noqa: PLR0917 - what the command line offers
             headers=[_header(name, value) for name, value in named_values(header)],
             partition=partition,
         )
-        # two runs at once under one name have to cut the same commits
-        seconds = commit_seconds if transactional_id is None else None
         done = _Done(",".join(paths), topic, transactional_id, pairs(settings))
         done.check()
         try:
-            done.append_all(lines, commit_lines, seconds)
+            # two runs at once under one name have to cut the same commits
+            done.append_all(lines, commit_lines, None if transactional_id else commit_seconds)
         except BaseException as error:
             done.tell_after(error, as_json=as_json)
             raise

@@ -193,11 +193,10 @@ def dump(  # noqa: PLR0917 - what the command line offers
     output = _Output(template, parquet, follow, is_hex, as_json, count is not None)
     with one_line_errors():
         options = reading_options(isolation, settings)
-        is_for_records = (
-            records or is_hex or group or output.is_for_records or words.are_for_records
-        )
+        told = (records, is_hex, group, output.is_for_records, words.are_for_records)
+        is_for_records = any(told)
         if (topic := topic or _topic_of_folder(paths)) is None:
-            file = _only_file(paths, is_for_records=bool(is_for_records))
+            file = _only_file(paths, is_for_records=is_for_records)
             _dump_file(file, words, count, as_json=as_json)
         elif is_for_records:
             begin = _Start(group, words.start)

@@ -93,14 +93,17 @@ _NAMED: Final = ("topic", "partition", "path")
 _PLACE: Final = "t-0@120, or t-0/00000000000000000000.log:4711; may be repeated."
 
 
+_PathsAndPartitions = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="PATH… [TOPIC-PARTITION…]",
+        help="The log directories that belong together, then partitions, all of them if none.",
+    ),
+]
+
+
 def salvage(
-    words: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="PATH… [TOPIC-PARTITION…]",
-            help="The log directories that belong together, then partitions, all of them if none.",
-        ),
-    ],
+    words: _PathsAndPartitions,
     drop: Annotated[
         list[str] | None,
         typer.Option(metavar="PLACE", help=f"Leave out the damage there: {_PLACE}"),

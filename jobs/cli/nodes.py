@@ -90,6 +90,13 @@ def _node_line(node: NodeView) -> str:
 # The command ``node elect``: leaders of a set of several nodes, because a person asks for it.
 
 
+def _agree_to_loss(paths: list[str], done: list[Elected], *, yes: bool) -> None:
+    if yes:
+        print_list(_lost_by(done).details, "that lose records", err=True)
+    else:  # of a script, too: nothing brings back what is lost
+        ask(paths, _lost_by(done))
+
+
 def elect(
     paths: Paths,
     preferred: Annotated[
@@ -124,10 +131,7 @@ def elect(
         else:
             done = elect_unclean(paths, topic, partition, dry_run=True)
             if done and not dry_run:
-                if yes:
-                    print_list(_lost_by(done).details, "that lose records", err=True)
-                else:  # of a script, too: nothing brings back what is lost
-                    ask(paths, _lost_by(done))
+                _agree_to_loss(paths, done, yes=yes)
                 done = elect_unclean(paths, topic, partition)
     if not as_json:
         tell_dry_run(dry_run=dry_run)

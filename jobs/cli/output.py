@@ -7,6 +7,7 @@ import os
 import shutil
 import sys
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TextIO, cast
 
 import typer
@@ -117,6 +118,24 @@ def tell_dry_run(*, dry_run: bool) -> None:
         print_line("dry run: nothing was changed; what would be done:")
 
 
+def _is_bold() -> bool:
+    """Whether names are written in bold; see https://no-color.org."""
+    is_dumb = os.environ.get("TERM") == "dumb" or bool(os.environ.get("NO_COLOR"))
+    return terminal_width() is not None and not is_dumb
+
+
+def _fitting(
+    rows: Sequence[Mapping[str, Any]],
+    shown: Callable[[Sequence[Mapping[str, Any]]], list[str]],
+    room: int,
+) -> tuple[list[str], int]:
+    """Return the lines of the first rows that have room, and how many rows these are."""
+    count = min(len(rows), room)
+    while len(lines := shown(rows[:count])) > room and count > 1:
+        count = max(1, min(count - 1, count * room // len(lines)))
+    return lines, count
+
+
 def print_rows(
     rows: Sequence[Mapping[str, Any]],
     *,
@@ -145,31 +164,13 @@ def print_rows(
     if as_json:
         print_data(rows)
         return
-    if not rows:
-        return
     width = terminal_width()
     if width is not None:  # Kafka's own topics have many partitions, and come last
         rows = sorted(rows, key=lambda row: str(row.get("topic")).startswith("__"))
-    is_bold = width is not None and os.environ.get("TERM") != "dumb"
-    is_bold &= not os.environ.get("NO_COLOR")  # https://no-color.org
-    is_whole = is_asked or printing().is_verbose
-
-    def shown(count: int) -> list[str]:
-        return lines_of(
-            rows[:count],
-            width=width,
-            has_units=has_units,
-            is_bold=is_bold,
-            spare=spare,
-            cut=() if printing().is_verbose else cut,
-        )
-
-    lines, count = shown(len(rows)), len(rows)
-    room = _room(share)
-    if width is not None and not is_whole:
-        count = min(count, room)
-        while len(lines := shown(count)) > room and count > 1:
-            count = max(1, min(count - 1, count * room // len(lines)))
+    look = partial(lines_of, width=width, has_units=has_units, is_bold=_is_bold())
+    shown = partial(look, spare=spare, cut=() if printing().is_verbose else cut)
+    is_whole = width is None or is_asked or printing().is_verbose
+    lines, count = (shown(rows), len(rows)) if is_whole else _fitting(rows, shown, _room(share))
     for line in lines:
         # echo would write letters that the terminal lacks
         _standard_output().write(f"{line}\n")

@@ -65,16 +65,11 @@ def lines_of(
         spare: columns that may be left out of several rows, the first one first.
         cut: columns of which the beginning may be shown.
     """
-    shown = [for_people(row) if has_units else dict(row) for row in rows]
-    names = dict.fromkeys(name for row in shown for name in row)
-    if not names:
+    show = counted if has_units and width is not None else lambda _, value: value
+    columns, right = _columns_of(rows, show, has_units=has_units)
+    if not columns:
         return []
     style = (lambda text: f"{_BOLD}{text}{_PLAIN}") if is_bold else str
-    right = {printable(name) for name in names if _are_numbers(name, shown, has_units=has_units)}
-    show = counted if has_units and width is not None else lambda _, value: value
-    columns = {
-        printable(name): [_cell(show(name, row.get(name))) for row in shown] for name in names
-    }
     table = _Table(style, right)
     if width is None:
         widths = [min(each, _WIDEST) for each in _widths(columns)]
@@ -86,6 +81,22 @@ def lines_of(
         return table.lines(columns)
     columns = {name: cells for name, cells in columns.items() if any(cells)}
     return _fitted(columns, width, spare, cut, table) or list(_blocks(columns, width, style))
+
+
+def _columns_of(
+    rows: Iterable[Mapping[str, object]],
+    show: Callable[[str, object], object],
+    *,
+    has_units: bool,
+) -> tuple[dict[str, list[str]], set[str]]:
+    """Return the cells of each column by its name, and the names of those with numbers."""
+    shown = [for_people(row) if has_units else dict(row) for row in rows]
+    names = dict.fromkeys(name for row in shown for name in row)
+    right = {printable(name) for name in names if _are_numbers(name, shown, has_units=has_units)}
+    columns = {
+        printable(name): [_cell(show(name, row.get(name))) for row in shown] for name in names
+    }
+    return columns, right
 
 
 def _fitted(

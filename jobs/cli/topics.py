@@ -118,22 +118,24 @@ def create(
     _report(done, as_json=as_json, dry_run=dry_run)
 
 
+_PartitionsAfter = Annotated[
+    int | None,
+    typer.Option(
+        min=1, max=_MOST_PARTITIONS, help="How many partitions it has after that: no fewer."
+    ),
+]
+_Unset = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME", help="A setting to take away; may be repeated."),
+]
+
+
 def alter(  # noqa: PLR0917 - what the command line offers
     paths: Paths,
     topic: Topic,
-    partitions: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            max=_MOST_PARTITIONS,
-            help="How many partitions it has after that: no fewer.",
-        ),
-    ] = None,
+    partitions: _PartitionsAfter = None,
     config: _Config = None,
-    delete_config: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="A setting to take away; may be repeated."),
-    ] = None,
+    delete_config: _Unset = None,
     allow_broker: ALLOW_BROKER = False,
     yes: Yes = False,
     dry_run: DryRun = False,

@@ -128,7 +128,7 @@ def salvage(
         partitions: those to look at; none for all of them, or for those that places name.
         drop: places, as ``topic-0@offset`` or ``topic-0/00000000000000000000.log:position``.
         cut: places likewise.
-        dry_run: whether to say only what would be done with them, and change nothing.
+        dry_run: whether to say only what would be done, and change nothing.
         wait_ms: how long to wait for a writer of ours.
 
     Raises:
@@ -137,26 +137,26 @@ def salvage(
         LogDirectoryError: a broker holds one of the directories.
         KafkaLogError: the directories are no whole set, or their state cannot be trusted.
     """
-    names = [*(PlaceName.parse(text, "drop") for text in drop)]
-    names += [PlaceName.parse(text, "cut") for text in cut]
-    policy = SetPolicy.of_upkeep(wait_ms)
+    names = _place_names(drop, cut)
     directories = [Path(os.path.realpath(path)) for path in existing(paths)]
     wanted = [*partitions, *(name.topic_partition for name in names)]
-    if not names:
-        state = load_committed(directories).state
-        return _shown(_looked_at(directories, wanted, state))
-    refuse_nodes(directories, "kafkalog salvage")
-    if dry_run:
+    if names:
+        refuse_nodes(directories, "kafkalog salvage")
+    if not names or dry_run:
         logs = _looked_at(directories, wanted, load_committed(directories).state)
-        return _planned(names, logs, directories)
-    with Session(directories, policy, holder="kafkalog salvage") as session:
+        return _planned(names, logs, directories) if names else _shown(logs)
+    with Session(directories, SetPolicy.of_upkeep(wait_ms), holder="kafkalog salvage") as session:
         is_ours = any(load_state(folder) is not None for folder in directories)
         log_set = session.open() if is_ours else None
         state = None if log_set is None else log_set.state
         for where in _chosen(directories, wanted, state).values():
             finish_swap(where.path)
-        logs = _looked_at(directories, wanted, state)
-        return _without(names, logs, session, log_set)
+        return _without(names, _looked_at(directories, wanted, state), session, log_set)
+
+
+def _place_names(drop: Sequence[str], cut: Sequence[str]) -> list[PlaceName]:
+    names = [PlaceName.parse(text, "drop") for text in drop]
+    return names + [PlaceName.parse(text, "cut") for text in cut]
 
 
 def _planned(

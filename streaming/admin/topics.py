@@ -232,8 +232,7 @@ def alter(
             does not go with the others.
         KafkaLogError: the directories are no whole set, or somebody else holds them.
     """
-    given = dict(config or {})
-    _check_asked(topic, partitions, given)
+    _check_asked(topic, partitions, given := dict(config or {}))
     if (root := bucket_of(paths)) is not None:
         alters = partial(_altered, partitions=partitions, given=given, unset=unset)
         return _alter_in_bucket(root, topic, alters, dry_run=dry_run)

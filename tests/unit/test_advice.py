@@ -1236,6 +1236,8 @@ ELSEWHERE: Final[dict[str, str]] = {
     "test_a_replica_that_lags_is_brought_in_sync_first",
     "nothing says which is the cluster's": "unit/admin/test_handed_nodes.py::"
     "test_a_topic_that_the_cluster_made_is_taken_over",
+    "know what it said: the next commit": "unit/store/replicas/test_lost_states.py::"
+    "test_recover_brings_a_node_back_that_has_lost_something",
     "Then put an": "unit/store/replicas/test_replicas_that_part.py::"
     "test_nodes_that_were_put_back_and_written_to_are_refused_with_a_way_on_that_works",
     "is not the folder of the leader": "unit/admin/test_compact_replicas.py::"

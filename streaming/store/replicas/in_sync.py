@@ -86,8 +86,7 @@ def catch_up(
 
     REQUIRES: the locks of both are held, and no commit is unfinished in the source, which ends at
     ``log_end``. Unless this ``trusts`` it, all is compared, whatever its recovery point says.
-    Returns the files that it has then; None where ``room`` was too little, and the next call
-    continues.
+    Returns the files that it has then; None where ``room`` was too little: call it again.
 
     Raises:
         LeaderUnreadableError: a file of the source cannot be read.
@@ -184,7 +183,7 @@ class Lagging(NamedTuple):
     log_end: int
 
 
-class Brought(NamedTuple):
+class _Brought(NamedTuple):
     """A replica that was brought up to date, where its files lay at that moment."""
 
     lagging: Lagging
@@ -262,7 +261,7 @@ def _brought(
     nodes: Quorum,
     folders: dict[int, dict[TopicPartition, PartitionDirectory]],
     room: CopyBudget,
-) -> Brought | None:
+) -> _Brought | None:
     """Bring one replica up to date; a node on which that fails is out."""
     source = folders.get(lagging.leader, {}).get(lagging.key)
     if source is None or lagging.node in nodes.failed or lagging.leader in nodes.failed:
@@ -274,7 +273,7 @@ def _brought(
             seen = catch_up(source.path, path, lagging.key, lagging.log_end, room)
             if seen is not None:
                 raise_log_start(path.parent, lagging.key, lagging.log_start)
-                return Brought(lagging, path.parent, seen)
+                return _Brought(lagging, path.parent, seen)
     except LeaderUnreadableError as error:
         nodes.fail(lagging.leader, error)
     except OSError as error:
@@ -290,7 +289,7 @@ def _tell_behind(lagging: Lagging, error: KafkaLogError) -> None:
     _LOGGER.warning(text, lagging.key, lagging.node, error)
 
 
-def _is_in_place(brought: Brought, nodes: Quorum) -> bool:
+def _is_in_place(brought: _Brought, nodes: Quorum) -> bool:
     """See that a replica that was brought up to date lies beside the lock that is held.
 
     Its directory may have been away while it was copied, and be back since. Then another log lies

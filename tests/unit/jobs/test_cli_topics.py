@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -81,6 +82,8 @@ def two_topics(tmp_path_factory: pytest.TempPathFactory) -> Path:
     rows = pa.table({"value": ["x"] * 2 * PARTITIONS, "partition": numbers})
     for topic in ("t", "u"):
         kafkalog.append(folder, topic, rows, options={"numPartitions": str(PARTITIONS)})
+    for path in folder.rglob("*"):  # a folder that has just changed is listed once more
+        os.utime(path, (1_700_000_000, 1_700_000_000))
     return folder
 
 
