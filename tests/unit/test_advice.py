@@ -475,7 +475,7 @@ def an_open_transaction_is_aborted(place: Place) -> None:
     place.check([*FIRST, "4"])
 
 
-@case("earlier topic of that name, run", on="one, three")
+@case("earlier topic of that name, run")
 def a_log_start_above_the_end_is_forgotten(place: Place) -> None:
     for folder in place.folders:
         write_checkpoint(folder, LOG_START_OFFSET, {"t-0": 99})
@@ -1237,7 +1237,7 @@ ELSEWHERE: Final[dict[str, str]] = {
     "nothing says which is the cluster's": "unit/admin/test_handed_nodes.py::"
     "test_a_topic_that_the_cluster_made_is_taken_over",
     "know what it said: the next commit": "unit/store/replicas/test_lost_states.py::"
-    "test_recover_brings_a_node_back_that_has_lost_something",
+    "test_verify_names_the_checkpoint_that_one_node_has_lost",
     "Then put an": "unit/store/replicas/test_replicas_that_part.py::"
     "test_nodes_that_were_put_back_and_written_to_are_refused_with_a_way_on_that_works",
     "is not the folder of the leader": "unit/admin/test_compact_replicas.py::"
