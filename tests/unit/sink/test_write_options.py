@@ -60,7 +60,7 @@ def test_every_option_may_have_kafkas_prefix_but_sparks_own() -> None:
         ("segment.ms", "0", "from 1"),
         ("compression.gzip.level", "10", "from -1 to 9"),
         ("compression.type", "brotli", "one of none, gzip, snappy, lz4, zstd"),
-        ("retention.ms", "-2", "from -1"),
+        ("retention.ms", "-2", "of at least -1"),
         ("cleanup.policy", "forget", "delete, compact or both"),
         ("numPartitions", "0", "from 1"),
         ("partitioner", "random", "one of murmur2, round_robin"),
