@@ -382,12 +382,10 @@ class Mirror:
             self._check_continues(cut, cut.ends)
         held = self._held(there, noted)
         self._refuse_records(there, topics, held)
-        last = self._last_batch
+        starts, last = held.ends, self._last_batch  # what is held counts, whatever was planned
         if last is not None:
             has_ended = last_batch(self._folder / "commits") == last
-            starts = QueryCheckpoint(self._folder).ends(last if has_ended else last - 1)
-        else:
-            starts = held.ends
+            starts |= QueryCheckpoint(self._folder).ends(last if has_ended else last - 1)
         self._check_continues(held, starts)
 
     def _check_continues(self, held: TargetState, starts: Mapping[TopicPartition, int]) -> None:

@@ -221,6 +221,14 @@ def test_an_older_or_a_lost_checkpoint_continues_where_the_copy_ends(pair: Pair,
     pair.check()
 
 
+def test_a_refused_mirror_deletes_nothing_though_its_first_batch_has_not_ended(pair: Pair) -> None:
+    """No checkpoint says where that starts; and the topic that was recreated starts further up."""
+    (pair.checkpoint / "commits" / "0").unlink()
+    pair.recreate(6)
+    delete_records([str(pair.source)], {T0: 5})
+    pair.refused(*REBUILD_OR_OTHER, says="another topic of the same name")
+
+
 @pytest.mark.parametrize("option", ["startingTimestamp", "startingOffsetsByTimestamp"])
 def test_a_lost_checkpoint_continues_where_the_copy_ends_whatever_start_is_given(
     pair: Pair, option: str
