@@ -423,6 +423,14 @@ class Mirror:
                     "tells that they are a copy of FROM. Nothing was written. Ways on: "
                     f"{self._ways.rebuild}; {self._ways.other_target}"
                 )
+            known = topics[key.topic].partitions.get(key.partition)
+            if known is not None and held.end_of(key) is None and end > known.start:
+                raise TargetMismatchError(
+                    f"{key} begins at offset {start} in {self._ways.target}, which holds nothing "
+                    f"of it yet, and at {known.start} in FROM: that was cut, or restored from an "
+                    "older copy, since the topic was created. Nothing was written. Ways on: "
+                    f"{self._ways.rebuild}; {self._ways.other_target}"
+                )
 
     def _move_starts(self, topics: Mapping[str, TopicFacts]) -> None:
         ends, held = self._in_target(), self._noted(topics)

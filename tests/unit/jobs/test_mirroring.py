@@ -229,6 +229,25 @@ def test_a_refused_mirror_deletes_nothing_though_its_first_batch_has_not_ended(p
     pair.refused(*REBUILD_OR_OTHER, says="another topic of the same name")
 
 
+@pytest.mark.parametrize("way", REBUILD_OR_OTHER)
+def test_a_copy_that_was_created_to_begin_above_its_original_is_refused(
+    pair: Pair, way: str
+) -> None:
+    put_back = pair.saved("source")
+    delete_records([str(pair.source)], {T0: 3})
+    target = {"target": str(pair.folder / "empty"), "checkpoint": str(pair.folder / "c3")}
+    mirror_of(pair.folder, **target).prepare()
+    put_back()
+    with pytest.raises(TargetMismatchError, match="t-0 begins at offset 3 in the copy") as caught:
+        pair.mirror(**target)
+    assert way in str(caught.value)
+    if way == "--rebuild":
+        pair.mirror(**target, rebuild=True)
+        pair.check("empty")
+    else:
+        pair.check(ways_of(pair.folder)(pair, way))
+
+
 @pytest.mark.parametrize("option", ["startingTimestamp", "startingOffsetsByTimestamp"])
 def test_a_lost_checkpoint_continues_where_the_copy_ends_whatever_start_is_given(
     pair: Pair, option: str
