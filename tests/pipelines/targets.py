@@ -38,6 +38,7 @@ class Held(NamedTuple):
     held: Ends = {}  # noqa: RUF012 - nobody changes it
     most: Ends = {}  # noqa: RUF012
     is_foreign: bool = False
+    others: tuple[Line, ...] = ()
 
 
 class Backup:
@@ -92,6 +93,8 @@ class Target(ABC):
         self.copied: Line | None = None
         self.held: Ends = {}
         self.most: Ends = {}
+        self.others: tuple[Line, ...] = ()
+        """Lines that it may have rows of instead: the source was set back amid its last run."""
         self.read: tuple[Line, ...] = ()
         """The lines that the query has read with its checkpoint, as of its last run."""
         self.is_foreign = False
@@ -172,11 +175,12 @@ class Target(ABC):
     @property
     def holds(self) -> Held:
         """What it holds, as far as that is known."""
-        return Held(self.copied, dict(self.held), dict(self.most), self.is_foreign)
+        held, most = dict(self.held), dict(self.most)
+        return Held(self.copied, held, most, self.is_foreign, self.others)
 
     @holds.setter
     def holds(self, known: Held) -> None:
-        self.copied, self.is_foreign = known.copied, known.is_foreign
+        self.copied, self.is_foreign, self.others = known.copied, known.is_foreign, known.others
         self.held, self.most = dict(known.held), dict(known.most)
 
     def fresh(self, name: str) -> Path:
@@ -250,7 +254,8 @@ class Target(ABC):
                 found.append(f"a checkpoint that is further in {number}")
             if number in self.held and start > least:
                 found.append(f"rows of {number} were deleted before they were copied")
-        return found if self.copied is None else found + self._reasons_of_line(source, self.copied)
+        lines = () if self.copied is None else (self.copied, *self.others)
+        return found + [why for line in lines for why in self._reasons_of_line(source, line)]
 
     def may_leave_out(self, source: Source) -> bool:
         """Whether what the source has lost can be left out, and nothing is mixed by that."""
@@ -281,6 +286,7 @@ class Target(ABC):
     def may_hold(self, *lines: Line) -> None:
         """Note that a run was cut off, and may have brought more than rows tell."""
         self.copied = self.copied or lines[0].copied()
+        self.others = tuple(line.copied() for line in lines)
         for line in lines:
             for number, end in line.ends.items():
                 self.most[number] = max(end, self.most.get(number, 0))
@@ -289,7 +295,7 @@ class Target(ABC):
         """Note that a run went through: it holds what the source has, and nothing else."""
         self.held = {number: end for number, (_, end) in bounds(source.path).items()}
         self.most = dict(self.held)
-        self.copied = source.line.copied()
+        self.copied, self.others = source.line.copied(), ()
 
     @abstractmethod
     def check(self, source: Source, *lines: Line) -> None:
