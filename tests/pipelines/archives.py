@@ -703,9 +703,15 @@ class InFiles(OfQuery):
         check_rows(self.rows(), source, self._gone)
 
     def note(self, *lines: Line) -> None:
-        Mirrored.note(self, *lines)  # type: ignore[arg-type]
-        assert self.copied is not None
-        self.most = self.copied.ends
+        """Note it by partitions: a loss in one is told once what was planned of all is there."""
+        known = (*lines, self.copied) if self.copied else lines
+        found = lines[0].copied()
+        for number, held in self.rows().items():
+            fits = [line for line in known if held.items() <= line.rows.get(number, {}).items()]
+            assert fits, f"{TOPIC}-{number} has {held}, which no line has"
+            found.rows[number] = dict(fits[0].rows[number])
+            found.number = min(found.number, fits[0].number)
+        self.copied, self.held, self.most = found, self.ends(), found.ends
 
 
 def _names_in(_: object, folder: str) -> list[str]:
