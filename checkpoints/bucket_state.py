@@ -186,7 +186,7 @@ ExtentKey = tuple[str, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BucketCommit:
-    """What one commit changes.
+    """What one commit changes. Its number and ids are given once it is about to be written.
 
     ``topics`` by topic id, with those of their partitions and versions that change; settings are
     given whole. ``extents`` continue their partitions; those below a log start are dropped.
@@ -195,10 +195,10 @@ class BucketCommit:
     that of the object in bytes, without what is inline; 0 of one that was not written yet.
     """
 
-    number: int
-    commit_id: str
-    previous: str
-    log_id: str
+    number: int = 0
+    commit_id: str = ""
+    previous: str = ""
+    log_id: str = ""
     topics: Mapping[str, TopicState] = field(default_factory=dict)
     writers: Mapping[str, WriterState] = field(default_factory=dict)
     extents: Mapping[ExtentKey, Sequence[Extent]] = field(default_factory=dict)

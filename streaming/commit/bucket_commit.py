@@ -85,10 +85,6 @@ def change_topics(
         if found is None:
             return None
         commit = BucketCommit(
-            number=0,
-            commit_id="",
-            previous="",
-            log_id="",
             topics=found.topics,
             deleted=found.deleted,
         )
@@ -150,10 +146,6 @@ def _silence(state: BucketState, now_ms: int) -> BucketCommit:
         if versions:
             topics[key] = TopicState(topic.name, settings=topic.settings, versions=versions)
     return BucketCommit(
-        number=0,
-        commit_id="",
-        previous="",
-        log_id="",
         topics=topics,
         writers=writers,
         forgotten=tuple(forgotten),
@@ -229,10 +221,6 @@ class _Batch:
                 topics[key] = TopicState(topic.name, settings=topic.settings)
         topics, writers = self._noted(topics, identity, last)
         change = BucketCommit(
-            number=0,
-            commit_id="",
-            previous="",
-            log_id="",
             topics=topics,
             writers=writers,
             extents=extents,

@@ -111,7 +111,7 @@ def sweep_data(log: BucketLog) -> tuple[int, int]:
     def propose(state: BucketState) -> Proposal | None:
         if swept <= state.swept:
             return None
-        change = BucketCommit(number=0, commit_id="", previous="", log_id="", swept=swept)
+        change = BucketCommit(swept=swept)
         return Proposal(change, is_known_again=True)
 
     log.commit(propose)
