@@ -7,8 +7,8 @@ READY := .venv/.ready
 # and for other processes: four of them keep two cores busy.
 WORKERS ?= 4
 PYTEST = python -m pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder --durations 20
-# What fails beside three others on two cores runs once more, alone: what fails again, fails. The
-# first failure stays in the output; whoever sees one that passed then has a fault to look for.
+# A test that fails beside three others on two cores runs once more, alone. If it fails again, it
+# fails. The first failure stays in the output: a test that passes only alone has a fault to find.
 SECOND_TRY = echo "what failed runs once more, alone:" && \
     $(RUN) python -m pytest -q --maxfail 1 --last-failed --last-failed-no-failures none -m "not nightly"
 # The Java that `make env` found; a shell of your own needs it only if its `java` is another.

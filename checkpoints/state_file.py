@@ -172,7 +172,7 @@ def state_bytes(state: CommitState, snapshot: StateSnapshot | None = None) -> by
     """Return the content of the file: all of a state, or what has changed since a snapshot.
 
     Raises:
-        CheckpointError: nobody could read it again.
+        CheckpointError: it would be too large to be read, or says what no topic can be.
     """
     if snapshot is not None:
         return seal(STATE_FILE, CHANGES_VERSION, _changes(state, snapshot))
@@ -187,7 +187,7 @@ def snapshot_of(state: CommitState) -> tuple[StateSnapshot, bytes] | None:
     read with still does.
 
     Raises:
-        CheckpointError: nobody could read it again.
+        CheckpointError: it would be too large to be read, or says what no topic can be.
     """
     if state.is_replicated or _entries(state) <= FEW_ENTRIES:
         return None
