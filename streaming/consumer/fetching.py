@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from kafkalog.errors import OffsetOutOfRangeError, UnknownTopicOrPartitionError
@@ -197,10 +196,15 @@ class Fetcher:
     def _loss(self, *positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, Divergence]:
         """Fail, or say it once, where logs have another history than the one that was read.
 
+        A topic that was recreated is no such log, and is not waited for: its group will notice.
+
         Raises:
             DataLossError: one has, and the reader wants to fail then.
         """
-        find = partial(self._validator.find_diverged, *positions)
+
+        def find() -> dict[TopicPartition, Divergence]:
+            found = self._validator.find_diverged(*positions)
+            return {key: each for key, each in found.items() if not self._is_other_topic(key)}
 
         def find_again() -> dict[TopicPartition, Divergence]:
             self._logs.look(positions[0])
@@ -209,7 +213,6 @@ class Fetcher:
         found = self._retries.look(find, lambda found: not found, again=find_again)
         if not found:
             return found
-        found = {key: each for key, each in found.items() if not self._is_other_topic(key)}
         self._policy.history_changed(found)
         self._validator.forget(found)
         return found

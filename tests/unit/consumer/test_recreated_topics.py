@@ -22,6 +22,7 @@ from kafkalog.streaming.api import append, read
 from kafkalog.streaming.consumer import consumer as consumer_module
 from kafkalog.streaming.groups.group_commits import GroupCommits
 from kafkalog.streaming.sink.group_writer import GroupWriter
+from kafkalog.streaming.source.end_offsets import LookRetries
 from kafkalog.streaming.store.ends.tracker import LogEndTracker
 from kafkalog.streaming.store.policy import SetPolicy
 
@@ -213,6 +214,24 @@ def test_a_topic_is_known_by_its_id_though_nothing_of_it_was_read(
         delete([str(folder)], "in")
         append(folder, "in", table(range(200, 280)), options={"numPartitions": 4})
         assert sorted(rest(reader)) == [*range(200, 280)]
+
+
+def test_a_recreated_topic_that_ends_where_the_other_did_is_not_looked_at_again_as_a_loss(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fetcher meets the new logs before the member does: nothing is lost, so none waits."""
+    with consumer(folder, options={"startingOffsets": "latest"}) as reader:
+        assert not rest(reader)
+        reader.commit()
+        delete([str(folder)], "in")
+        append(folder, "in", table(range(200, 240)), options={"numPartitions": 4})
+        rests: list[object] = []
+        monkeypatch.setattr(LookRetries, "_rest", rests.append)
+        with monkeypatch.context() as patch:
+            patch.setattr(consumer_module, "LOOK_S", 3600)
+            assert reader.poll(0) is None
+        assert rests == []
+        assert sorted(rest(reader)) == [*range(200, 240)]
 
 
 def test_a_recreated_topic_with_more_partitions_is_read_whole(folder: Path) -> None:
