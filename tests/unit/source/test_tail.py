@@ -12,6 +12,7 @@ from tests.support.log_files import flip
 from tests.support.logs import Row, append_batch, batch_bytes, write_checkpoint, write_segment
 from tests.support.sinking import Writer
 from tests.support.sinking import rows as sink_rows
+from tests.support.sleeping import patch_sleep
 from tests.support.states import up_to
 
 import kafkalog
@@ -27,7 +28,6 @@ from kafkalog.errors import (
     UnknownTopicOrPartitionError,
 )
 from kafkalog.files import watch
-from kafkalog.files.system import system
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.source.end_offsets import EndOffsets
 from kafkalog.streaming.store.nodes import Node
@@ -515,7 +515,7 @@ def test_a_commit_that_does_not_end_is_said_and_reading_to_the_log_end_not_advis
 
     def look() -> None:
         ends(tail)
-        monkeypatch.setattr(system, "sleep", rests.append)
+        patch_sleep(monkeypatch, rests.append)
         with caplog.at_level(logging.WARNING, "kafkalog"):
             tail.report()
 
