@@ -10,6 +10,8 @@
     how transactions ended.
 ``cluster_metadata``, ``cluster_partitions``
     what the metadata log of a cluster says of topics and partitions.
+``remote_log_metadata``
+    which segments lie in a remote tier.
 
 Read ``message_schema`` first.
 """
