@@ -24,6 +24,7 @@ from dataclasses import MISSING, Field, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Self, TypeVar
 
 from kafkalog.errors import OptionError
+from kafkalog.files.storage import Secret
 from kafkalog.files.system import once_per_process
 from kafkalog.model import nearest
 from kafkalog.streaming.options.quantities import quantity_hint
@@ -191,6 +192,7 @@ class Option:
     kafka: bool
     """Whether the name may also be written with Kafka's ``kafka.`` prefix."""
     field: str
+    secret: bool = False
 
     @property
     def required(self) -> bool:
@@ -206,7 +208,7 @@ class Option:
     def read(self, text: str) -> object:
         """Turn the option's text into its value, or say what would have been accepted."""
         try:
-            return self.kind.read(text)
+            return Secret(self.kind.read(text)) if self.secret else self.kind.read(text)
         except OptionError as error:
             raise OptionError(f"option {self.name!r}: {error}") from None
         except ValueError:
@@ -308,10 +310,10 @@ def option(
 ) -> T:
     """Declare one option as a field of an :class:`Options` dataclass; no default = required.
 
-    ``kafka`` also accepts the name after Kafka's ``kafka.`` prefix. A ``secret`` is not shown by
-    ``repr``.
+    ``kafka`` also accepts the name after Kafka's ``kafka.`` prefix. A ``secret`` is a
+    :class:`~kafkalog.files.storage.Secret`.
     """
-    metadata = {_METADATA: (name, kind, unit, doc, kafka)}
+    metadata = {_METADATA: (name, kind, unit, doc, kafka, secret)}
     declared: Any = (
         field(metadata=metadata, repr=not secret)
         if default is MISSING
@@ -328,9 +330,9 @@ def options_of(cls: type[Options]) -> tuple[Option, ...]:
 
 
 def _declared(entry: Field[Any], *, prefixed: bool) -> Option:
-    name, kind, unit, doc, kafka = entry.metadata[_METADATA]
+    name, kind, unit, doc, kafka, secret = entry.metadata[_METADATA]
     kafka |= prefixed and name.lower() not in SPARK_OPTIONS and not name.startswith(_KAFKA_PREFIX)
-    return Option(name, kind, entry.default, unit, doc, kafka, entry.name)
+    return Option(name, kind, entry.default, unit, doc, kafka, entry.name, secret)
 
 
 @once_per_process

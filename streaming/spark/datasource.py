@@ -9,9 +9,10 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSource
+from pyspark.sql.datasource import CaseInsensitiveDict, DataSource
 
 from kafkalog.errors import KafkaLogError
+from kafkalog.files.storage import with_secrets
 from kafkalog.streaming.options.bridge import crosses_border, without_history
 from kafkalog.streaming.spark.versions import HAS_FILTER_PUSHDOWN, warn_of_no_pushdown
 from kafkalog.streaming.spark.worker import freeze_planner, show_warnings, uncollected
@@ -41,6 +42,10 @@ class KafkaLogDataSource(DataSource):
     A schema given with ``.schema(...)`` selects columns:
     :mod:`kafkalog.streaming.source.schema`.
     """
+
+    def __getstate__(self) -> dict[str, object]:
+        """Let Spark pickle options without the secrets in them."""
+        return {"options": CaseInsensitiveDict(with_secrets(self.options))}
 
     @classmethod
     def name(cls) -> str:
@@ -101,7 +106,7 @@ class KafkaLogDataSource(DataSource):
             options = ReadOptions.parse(self.options)
             rows = _wanted_rows(options, schema)
             if options.join_group:
-                return _joining_reader(options, rows, dict(self.options))
+                return _joining_reader(options, rows, with_secrets(self.options))
             writes_positions = _group_writer if options.commit_group_offsets else None
             return LogStreamReader(options, rows, writes_positions)
         except KafkaLogError as error:

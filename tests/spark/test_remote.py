@@ -13,9 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark import cloudpickle
 from pyspark.errors import PySparkException
+from pyspark.sql.datasource import CaseInsensitiveDict
 from tests.support.corpus import UnpackedCase
 from tests.support.object_store import ObjectStore, Request, object_store
+from tests.support.spark import small_session
+
+from kafkalog.streaming.spark.datasource import KafkaLogDataSource
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,6 +30,19 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 SECRET = "a-well-kept-secret"
+
+
+@pytest.fixture(scope="module")
+def events(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Give the folder in which Spark keeps what happens in this file."""
+    return tmp_path_factory.mktemp("events")
+
+
+@pytest.fixture(scope="module")
+def spark(events: Path) -> Iterator[SparkSession]:
+    kept = {"spark.eventLog.enabled": "true", "spark.eventLog.compress": "false"}
+    with small_session(**kept, **{"spark.eventLog.dir": events.as_uri()}) as session:
+        yield session
 
 
 @pytest.fixture(scope="module")
@@ -261,3 +279,47 @@ def test_a_driver_that_is_killed_at_its_commits_writes_each_row_once(
     assert codes[:-1] == [-signal.SIGKILL] * (len(codes) - 1)
     assert len(codes) > 2
     assert values_of(spark, options, "b") == [str(n) for n in range(9)]
+
+
+def test_no_secret_stands_in_a_plan_an_event_a_message_or_a_pickle(
+    spark: SparkSession, store: ObjectStore, events: Path, tmp_path: Path
+) -> None:
+    store.make_bucket()
+    secrets = {"storage.secretKey": SECRET, "storage.sessionToken": SECRET}
+    secrets |= {"storage.accountKey": SECRET}
+    options = {"path": store.uri("secret"), **store.options, **secrets}
+    frame = spark.range(4).selectExpr("CAST(id AS STRING) AS value")
+    writer = frame.write.format("kafkalog").options(**options, topic="a")
+    writer.mode("append").save()
+    reader = spark.read.format("kafkalog").options(**options, subscribe="a").load()
+    shown = [reader._jdf.queryExecution().toString()]
+    assert reader.count() == 4
+    streamed = spark.readStream.format("kafkalog").options(**options, subscribe="a")
+    query = (
+        streamed.option("startingOffsets", "earliest")
+        .load()
+        .writeStream.format("kafkalog")
+        .options(**options, topic="b", checkpointLocation=str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert query.awaitTermination(300)
+    shown += [json.dumps(query.recentProgress, default=str), str(query.status)]
+    given = CaseInsensitiveDict({**options, "subscribe": "a"})
+    source = KafkaLogDataSource(given)
+    batch, stream = source.reader(source.schema()), source.streamReader(source.schema())
+    sink = CaseInsensitiveDict({**options, "topic": "c"})
+    writing = KafkaLogDataSource(sink).writer(frame.schema, overwrite=False)
+    pickles = [source, batch, stream, writing, *batch.partitions()]
+    pickled = b"".join(map(cloudpickle.dumps, pickles))
+    assert len(pickled) > 1000
+    assert SECRET.encode() not in pickled
+    store.fault = lambda request: "403" if "/commits/" in request.path else None
+    with pytest.raises(PySparkException) as refused:
+        writer.save()
+    store.reset()
+    shown.append(str(refused.value))
+    kept = [path for folder in (events, tmp_path) for path in folder.rglob("*") if path.is_file()]
+    assert any("SparkListenerJobEnd" in path.read_text(errors="replace") for path in kept)
+    shown += [path.read_bytes().decode(errors="replace") for path in kept]
+    assert not any(SECRET in text for text in shown)

@@ -299,12 +299,12 @@ class StoreObjects:
             advice = (
                 "check the credentials, the region and the endpoint (options storage.*), and "
                 "whether they may list, read and write there: a role that may not list the prefix "
-                "is answered 403 for what does not exist"
+                "is answered 403 for what does not exist" + self._place.options.advice_elsewhere
             )
         else:
             advice = (
                 "the store may be down or slow: try again later, or raise storage.tries or "
-                "storage.timeout"
+                "storage.timeout" + self._place.options.advice_elsewhere
             )
         return LogDirectoryError(f"{what} ({tries} tries): {said:.600}; {advice}")
 
@@ -327,8 +327,8 @@ def _connect(place: RemoteRoot) -> Any:  # noqa: ANN401
     """Make the client of a store; nothing is asked yet."""
     from obstore.store import AzureStore, GCSStore, S3Store  # noqa: PLC0415
 
-    options = place.options
-    uri = urlsplit(place.full_uri or str(place))
+    options = place.options.found_here()
+    uri = urlsplit(place.uri_here())
     bucket, prefix = uri.netloc.rpartition("@")[2], uri.path.strip("/")
     shared: dict[str, Any] = {
         "client_options": _client_config(options),
@@ -411,7 +411,7 @@ def _aws_credentials(place: RemoteRoot) -> Any:  # noqa: ANN401 - one of two pro
     Raises:
         OptionError: boto3 is needed, and is not there, or finds none.
     """
-    options = place.options
+    options = place.options.found_here()
     profile = os.environ.get("AWS_PROFILE")
     if options.role_arn is None and (options.access_key or options.anonymous or not profile):
         return None

@@ -259,6 +259,7 @@ class RemoteStore:
             "or storage.timeout"
         )
         said = self._without_secrets(str(error))
+        advice += self.options.advice_elsewhere
         return LogDirectoryError(f"{what} ({tries} tries): {said}; {advice}")
 
     def _without_secrets(self, text: str) -> str:
@@ -277,7 +278,7 @@ def _connect(root: RemoteRoot) -> tuple[pafs.FileSystem, str]:
     if scheme == "s3":
         return _s3(root), rest
     try:
-        return pafs.FileSystem.from_uri(root.full_uri)  # type: ignore[no-any-return]
+        return pafs.FileSystem.from_uri(root.uri_here())  # type: ignore[no-any-return]
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         return _by_fsspec(root, scheme)
     except OSError as error:
@@ -285,7 +286,7 @@ def _connect(root: RemoteRoot) -> tuple[pafs.FileSystem, str]:
 
 
 def _s3(root: RemoteRoot) -> pafs.FileSystem:
-    options = root.options
+    options = root.options.found_here()
     protocol, _, endpoint = (options.endpoint or "").rpartition("://")
     seconds = options.timeout_ms / 1000
     if options.role_arn and options.access_key:
@@ -321,7 +322,7 @@ def _by_fsspec(root: RemoteRoot, scheme: str) -> tuple[pafs.FileSystem, str]:
             f"{root}: pyarrow opens no {scheme} URIs; install fsspec and what it needs for them"
         ) from error
     try:
-        files, key = url_to_fs(root.full_uri)
+        files, key = url_to_fs(root.uri_here())
     except (ValueError, ImportError, OSError, TypeError) as error:
         raise LogDirectoryError(f"{root} cannot be opened by fsspec: {error}") from error
     return pafs.PyFileSystem(pafs.FSSpecHandler(files)), key

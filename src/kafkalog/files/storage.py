@@ -2,21 +2,37 @@
 
 A :class:`RemoteRoot` is a log directory's URI with all that is needed to open the store. Its text
 may be shown: what stands in the URI before ``@`` and after ``?`` is moved into its options.
+
+Secrets are a type of their own, :class:`Secret`: they are not pickled with the rest.
 """
 
 from __future__ import annotations
 
+import os
+import stat
+import tempfile
 from dataclasses import dataclass, field, fields, replace
+from hashlib import blake2b
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from kafkalog.errors import OptionError
+from kafkalog.files.system import system
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from pathlib import Path
 
-__all__ = ["LOG_FINDERS", "STORE", "RemoteRoot", "StorageOptions", "is_object_uri"]
+__all__ = [
+    "LOG_FINDERS",
+    "SECRET_OPTIONS",
+    "STORE",
+    "RemoteRoot",
+    "Secret",
+    "StorageOptions",
+    "is_object_uri",
+    "with_secrets",
+]
 
 STORE: Final = "_kafkalog/store"
 """The object that tells the id of a log that is kept as objects, in its root."""
@@ -45,6 +61,140 @@ def is_object_uri(place: object) -> bool:
     return isinstance(place, str) and place.partition("://")[0].lower() in _OBJECT_SCHEMES
 
 
+# ----------------------------------------------------------------------------------------------
+# Secrets on their way to the processes of this machine.
+
+_SECRETS: Final = ("access_key", "secret_key", "session_token", "account_key", "proxy")
+"""Those of the options of a store."""
+
+SECRET_OPTIONS: Final = frozenset(f"storage.{name.replace('_', '')}" for name in _SECRETS)
+"""The same as a user names them, in lower case."""
+
+_KEPT_S: Final = 30 * 86_400
+"""How long a secret is kept that nobody asks for."""
+
+_CONTAINER_FIRST: Final = frozenset({"abfs", "abfss", "wasb", "wasbs"})
+"""Schemes of URIs in which the name of a container stands before ``@``."""
+
+_ELSEWHERE: Final = (
+    "a secret that is given as an option stays on the machine where it was given. Let the others "
+    "find theirs: by AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AZURE_STORAGE_ACCOUNT_KEY "
+    "(spark.executorEnv.NAME sets a variable for Spark's executors), by a profile, or by the "
+    "machine's role"
+)
+
+
+class Secret(str):
+    """A secret that a user has given: text, which no ``repr`` shows and no pickle has.
+
+    The pickle names a file that only this user can read, in the machine's memory where it has such
+    a file system. So Spark's processes on one machine share it. On another one the secret is the
+    empty text.
+    """
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "'…'"
+
+    def __reduce__(self) -> tuple[Callable[[str], Secret], tuple[str]]:
+        return _kept_secret, (_keep(self) if self else "",)
+
+
+def with_secrets(options: Mapping[str, str]) -> dict[str, str]:
+    """Return options as a user gave them, in which secrets are a :class:`Secret`."""
+    return {
+        name: Secret(value)
+        if name.lower() in SECRET_OPTIONS or ("://" in value and ("@" in value or "?" in value))
+        else value
+        for name, value in options.items()
+    }
+
+
+def _keep(secret: str) -> str:
+    """Keep a secret for the other processes of this user and machine; return its name there.
+
+    Raises:
+        OptionError: there is no place for it.
+    """
+    faults = []
+    for place in ("/dev/shm", tempfile.gettempdir()):  # noqa: S108 - a folder of our own below it
+        try:
+            folder = _folder_for_secrets(place)
+            name = blake2b(secret.encode(), key=_key_of(folder), digest_size=20).hexdigest()
+            try:
+                os.utime(folder / name)
+            except FileNotFoundError:
+                _remove_unused(folder)
+                _create(folder, name, secret.encode())
+        except OSError as error:
+            faults.append(f"{place}: {error}")
+        else:
+            return f"{folder}/{name}"
+    raise OptionError(
+        "a secret that is given as an option cannot be kept for the other processes of this "
+        f"machine ({'; '.join(faults)}). Leave it out, and let each process find its own: by "
+        "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a profile, or the machine's role"
+    )
+
+
+def _folder_for_secrets(place: str) -> Path:
+    """Return a folder that nobody else can look into."""
+    folder = Path(place, f"kafkalog-{os.getuid()}")
+    folder.mkdir(mode=0o700, exist_ok=True)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        raise PermissionError(f"{folder} is not a folder of this user alone")
+    return folder
+
+
+def _key_of(folder: Path) -> bytes:
+    """Return what a secret's name is made with, so that nobody finds it by trying names."""
+    try:
+        return (folder / "key").read_bytes()
+    except FileNotFoundError:
+        _create(folder, "key", system.random_id().bytes + system.random_id().bytes)
+        return (folder / "key").read_bytes()
+
+
+def _create(folder: Path, name: str, content: bytes) -> None:
+    """Create a file at once and whole; one that is there already stays."""
+    written = folder / f".{system.random_id().hex}"
+    with os.fdopen(os.open(written, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(content)
+    try:
+        os.link(written, folder / name)
+    except FileExistsError:
+        return
+    finally:
+        written.unlink()
+
+
+def _remove_unused(folder: Path) -> None:
+    oldest_s = system.time_ns() / 1e9 - _KEPT_S
+    for path in folder.iterdir():
+        if path.name != "key" and path.lstat().st_mtime < oldest_s:
+            path.unlink(missing_ok=True)
+
+
+def _kept_secret(path: str) -> Secret:
+    try:
+        secret = Path(path).read_text() if path else ""
+        if path:
+            os.utime(path)
+    except OSError:
+        return Secret()
+    return Secret(secret)
+
+
+def _is_elsewhere(secret: str | None) -> bool:
+    """Whether a secret was given on another machine, and is not known here."""
+    return isinstance(secret, Secret) and not secret
+
+
+# ----------------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StorageOptions:
     """How a store is opened and asked; what is None is left to the store's own defaults."""
@@ -71,12 +221,43 @@ class StorageOptions:
     ca_file: str | None = None
     proxy: str | None = field(default=None, repr=False)
 
+    def __post_init__(self) -> None:
+        """Let secrets be such, whoever gives them."""
+        for name in _SECRETS:
+            given = getattr(self, name)
+            if given is not None:
+                object.__setattr__(self, name, Secret(given))
+
     def without_secrets(self, text: str) -> str:
         """Return a text in which no secret stands, for people to read."""
         for secret in (self.secret_key, self.session_token, self.account_key, self.proxy):
             if secret:
                 text = text.replace(secret, "…")
         return text
+
+    def found_here(self) -> StorageOptions:
+        """Return the options without keys that this machine does not know: it looks for its own.
+
+        Raises:
+            OptionError: without the proxy, which only the other machine knows, nothing is reached.
+        """
+        if _is_elsewhere(self.proxy):
+            raise OptionError(
+                "option 'storage.proxy' is not known on this machine: it may have a password, and "
+                f"{_ELSEWHERE}; a proxy, by HTTPS_PROXY"
+            )
+        here = self
+        if any(map(_is_elsewhere, (self.access_key, self.secret_key, self.session_token))):
+            here = replace(here, access_key=None, secret_key=None, session_token=None)
+        if _is_elsewhere(self.account_key):
+            here = replace(here, account_key=None)
+        return here
+
+    @property
+    def advice_elsewhere(self) -> str:
+        """What to do where the store refuses, and keys were given on another machine alone."""
+        lost = any(_is_elsewhere(getattr(self, name)) for name in _SECRETS)
+        return f". The keys are those of this machine: {_ELSEWHERE}" if lost else ""
 
     def merged(self, given: Mapping[str, object]) -> StorageOptions:
         """Return these options, replaced by others where those are given."""
@@ -113,10 +294,12 @@ class RemoteRoot(str):
             OptionError: a parameter that is not known; no value is shown.
         """
         uri = urlsplit(text, allow_fragments=False)  # a key may well have a #
-        host = uri.netloc.rpartition("@")[2]
+        user, _, host = uri.netloc.rpartition("@")
         clean = f"{uri.scheme.lower()}://{host}{uri.path.rstrip('/')}"
         if uri.scheme.lower() != "s3":
-            return cls(clean, StorageOptions(), text)
+            is_container = uri.scheme.lower() in _CONTAINER_FIRST and ":" not in user
+            may_tell = uri.query or (user and not is_container)
+            return cls(clean, StorageOptions(), Secret(text) if may_tell else text)
         found: dict[str, object] = {}
         for name, value in parse_qsl(uri.query, keep_blank_values=True):
             if name not in _QUERY:
@@ -125,11 +308,20 @@ class RemoteRoot(str):
                 )
             known = _QUERY[name]
             found[known] = value.lower() == "true" if known == "anonymous" else value
-        user = uri.netloc.rpartition("@")[0]
         if user:
             access, _, secret = user.partition(":")
             found |= {"access_key": unquote(access), "secret_key": unquote(secret)}
         return cls(clean, StorageOptions().merged(found), "")
+
+    def uri_here(self) -> str:
+        """Return the URI as the user wrote it.
+
+        Raises:
+            OptionError: it has a secret, and was given on another machine.
+        """
+        if _is_elsewhere(self.full_uri):
+            raise OptionError(f"{self}: its URI has a secret, and {_ELSEWHERE}")
+        return self.full_uri or str(self)
 
     def open_log(self) -> Path | None:
         """Return the root of a log that is kept as objects; None of any other place."""

@@ -13,6 +13,7 @@ from tests.support.object_store import ObjectStore, object_store
 
 from kafkalog.errors import LogDirectoryError, OptionError
 from kafkalog.files import objects as objects_module
+from kafkalog.files import storage
 from kafkalog.files.objects import (
     Creation,
     FolderObjects,
@@ -20,8 +21,11 @@ from kafkalog.files.objects import (
     check_create_is_exclusive,
     open_objects,
 )
-from kafkalog.files.storage import RemoteRoot, is_object_uri
+from kafkalog.files.storage import SECRET_OPTIONS, RemoteRoot, is_object_uri, with_secrets
 from kafkalog.files.system import system
+from kafkalog.streaming.options.declaring import options_of
+from kafkalog.streaming.options.read_options import ReadOptions, StoreOptions
+from kafkalog.streaming.sink.write_options import WriteOptions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -328,3 +332,110 @@ def test_no_secret_is_shown(tmp_path: Path) -> None:
         shown = [f"{error.value}", f"{place}", f"{place!r}", f"{place.options}", f"{objects!r}"]
         shown.append(f"{objects.root} {vars(objects)!r}")
         assert "Secret" not in " ".join(shown)
+
+
+# Secrets, and where they come from
+
+
+def test_no_pickle_has_a_secret(server: ObjectStore, tmp_path: Path) -> None:
+    given = {
+        "storage.endpoint": server.endpoint,
+        "storage.accessKey": "Secret-0",
+        "storage.secretKey": "Secret-1",
+        "storage.sessionToken": "Secret-2",
+        "storage.accountKey": "Secret-3",
+        "storage.proxy": "http://user:Secret-4@127.0.0.1:1",
+        "path": server.uri(tmp_path.name),
+    }
+    read = ReadOptions.parse({**given, "subscribe": "t"})
+    write = WriteOptions.parse({**given, "topic": "t"})
+    for each in (read, write, read.paths, with_secrets(given)):
+        pickled = pickle.dumps(each)
+        assert b"Secret" not in pickled
+        assert "Secret" not in repr(each)
+        again = pickle.loads(pickled)
+        assert again == each
+    for uri in ("s3://id:Secret@b/logs", "az://b/logs?key=Secret", "hdfs://id:Secret@b/logs"):
+        place = RemoteRoot.parse(uri)
+        assert b"Secret" not in pickle.dumps(place)
+        again = pickle.loads(pickle.dumps(place))
+        assert (again, again.options, again.full_uri) == (place, place.options, place.full_uri)
+
+
+def test_options_that_are_secrets_are_known_by_their_names() -> None:
+    declared = {each.name.lower() for each in options_of(StoreOptions) if each.secret}
+    assert declared == SECRET_OPTIONS
+
+
+def test_on_another_machine_each_process_finds_its_own_keys(
+    server: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.reset()
+    with monkeypatch.context() as there:
+        there.setattr(storage.os, "getuid", lambda: 4_000_000_000)  # nothing of it is here
+        with pytest.raises(OptionError, match="AWS_ACCESS_KEY_ID"):
+            pickle.dumps(server.place(tmp_path.name))
+    pickled = pickle.dumps(open_objects(server.place(tmp_path.name, **{"storage.tries": "1"})))
+    with monkeypatch.context() as here:
+        here.setattr(storage.Path, "read_text", _not_here)
+        elsewhere = pickle.loads(pickled)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "another-id")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "another-secret")
+    elsewhere.get("a")
+    (request,) = server.requests
+    assert "Credential=another-id/" in request.headers["authorization"]
+    server.fault = lambda _: "403"
+    with pytest.raises(LogDirectoryError, match=r"spark\.executorEnv"):
+        elsewhere.get("a")
+    server.reset()
+
+
+def _not_here(path: Path) -> str:
+    raise FileNotFoundError(path)
+
+
+def test_a_proxy_that_only_another_machine_knows_is_refused(
+    server: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    proxy = {"storage.proxy": "http://user:Secret@127.0.0.1:1"}
+    pickled = pickle.dumps(open_objects(server.place(tmp_path.name, **proxy)))
+    monkeypatch.setattr(storage.Path, "read_text", _not_here)
+    with pytest.raises(OptionError, match=r"storage\.proxy.*HTTPS_PROXY"):
+        pickle.loads(pickled).get("a")
+
+
+def test_secrets_are_kept_where_nobody_else_looks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = storage._folder_for_secrets(str(tmp_path))
+    assert folder.stat().st_mode & 0o777 == 0o700
+    (folder / "old").write_text("x")
+    names = {storage._key_of(folder), storage._key_of(folder)}
+    assert len(names) == 1
+    folder.chmod(0o755)
+    with pytest.raises(PermissionError, match="of this user alone"):
+        storage._folder_for_secrets(str(tmp_path))
+    folder.chmod(0o700)
+    monkeypatch.setattr(storage, "_KEPT_S", -1000)
+    storage._remove_unused(folder)
+    assert [path.name for path in folder.iterdir()] == ["key"]
+
+
+def test_a_profile_gives_the_keys(
+    server: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.reset()
+    profiles = tmp_path / "credentials"
+    profiles.write_text("[loader]\naws_access_key_id = of-profile\naws_secret_access_key = s\n")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(profiles))
+    monkeypatch.setenv("AWS_PROFILE", "loader")
+    on_server(server, tmp_path.name, access_key=None, secret_key=None).get("a")
+    on_server(server, f"{tmp_path.name}-2").get("a")  # keys that are given count more
+    used = [request.headers["authorization"] for request in server.requests]
+    assert ["Credential=of-profile/" in each for each in used] == [True, False]
+    monkeypatch.setenv("AWS_PROFILE", "nobody")
+    with pytest.raises(OptionError, match=r"AWS_PROFILE=nobody.*nobody"):
+        on_server(server, f"{tmp_path.name}-3", access_key=None, secret_key=None).get("a")
+    monkeypatch.setitem(sys.modules, "boto3", None)
+    with pytest.raises(OptionError, match=r"pip install 'kafkalog\[aws\]'"):
+        on_server(server, f"{tmp_path.name}-4", access_key=None, secret_key=None).get("a")
