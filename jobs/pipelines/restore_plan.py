@@ -31,7 +31,7 @@ from kafkalog.streaming.store.topics import check_writable
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from kafkalog.checkpoints.commit_state import PartitionState, TopicState
+    from kafkalog.checkpoints.commit_state import TopicState
     from kafkalog.jobs.pipelines.topic_facts import TopicFacts
     from kafkalog.streaming.log.log_dir import PartitionDirectory
     from kafkalog.streaming.source.offsets import PartitionOffsets
@@ -188,7 +188,7 @@ class TopicPlan:
             written = max(start, min(self.lasts.get(number, -1) + 1, end))
             where = folders.get(TopicPartition(self.topic, number))
             if known is not None and where is not None:
-                _refuse_cut(log, where, known.partitions[number], written)
+                _refuse_cut(log, where, known, written)
             if written < now < end:
                 raise LogDirectoryError(
                     f"{self.topic}-{number} ends at offset {now} in {log}. A restore that was cut "
@@ -313,13 +313,16 @@ def check_target(
             _refuse_records(log, known)
 
 
-def _refuse_cut(log: str, where: PartitionDirectory, now: PartitionState, written: int) -> None:
+def _refuse_cut(log: str, where: PartitionDirectory, known: TopicState, written: int) -> None:
     """Refuse a log that was cut after a restore has written it up to an offset.
 
-    Who cuts a log raises its leader epoch. The first epoch is that of the restore.
+    Who cuts a log raises its leader epoch. The first epoch is that of the restore, unless the log
+    was cut where it starts: then the state tells which epoch it had before.
     """
     key, epochs = where.topic_partition, read_leader_epochs(where.path)
-    cuts = [each.start_offset for each in epochs[1:]]
+    now = known.partitions[key.partition]
+    restored = known.cluster_epochs.get(key.partition, epochs[0].epoch if epochs else 0)
+    cuts = [each.start_offset for each in epochs if each.epoch > restored]
     if now.leader_epoch > (epochs[-1].epoch if epochs else 0):
         cuts.append(now.log_end)
     at = min(cuts, default=written)

@@ -512,6 +512,7 @@ class WithNewest(Archived):
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
         self.newest = Newest(*given)
+        self.newest.fresh = self.fresh  # type: ignore[method-assign]  # names of both are new
 
     def _in_archive(self, table: HeldByTable) -> tuple[HeldByTable | None, HeldByTable | None]:
         return table, _Held(_ModelTable(self.newest.model))  # type: ignore[arg-type]

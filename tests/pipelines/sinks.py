@@ -221,6 +221,14 @@ class Versioned(Streamed):
     What such numbers cannot tell, an older checkpoint or topic, is not among its histories.
     """
 
+    _values: tuple[int, set[bytes]] = -1, set()
+    """The version that was written last, and its values."""
+    ways = ("leave this write out",)
+
+    def make_way(self, way: str) -> None:
+        last = last_batch(self.checkpoint / "offsets")
+        (self.checkpoint / "commits" / str(last)).write_text("v1\n{}")
+
     def _check_alone(self, run: int) -> None:
         """Fail as Spark does where two runs share a checkpoint."""
         if self._runs != run:
@@ -237,10 +245,24 @@ class Versioned(Streamed):
             version=number,
             options={"numPartitions": 2, "flush": "os"},
         )
+        self._values = number, {v.as_py() for v in rows["value"]}
 
     def _reasons_of_time(self) -> list[str]:
         """Numbers tell alone what is there already."""
         return []
+
+    def reasons(self, source: Source) -> list[str]:
+        """Give why; one is that a batch that is there comes again, and its rows have gone."""
+        found, starts = super().reasons(source), self.starts()
+        there = {
+            value.encode()
+            for number, end in self.planned().items()
+            for offset, value in source.rows().get(number, {}).items()
+            if starts.get(number, 0) <= offset < end
+        }
+        if self._values[0] == last_batch(self.checkpoint / "offsets") and self._values[1] != there:
+            found.append("the last batch has other rows by now")
+        return found
 
     def put_back(self) -> None:
         """It would lack what its checkpoint has read since."""
