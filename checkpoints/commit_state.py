@@ -389,11 +389,13 @@ class SourcePosition(NamedTuple):
 
     The batch is known by its base offset and CRC, both None where no batch was there. They tell a
     source that was cut, or replaced by a backup, and then written again, from one that has grown.
+    ``copy_epoch`` is the leader epoch of the copy's own log then, which a cut of the copy raises.
     """
 
     offset: int
     base_offset: int | None = None
     crc: int | None = None
+    copy_epoch: int = 0
 
     @property
     def last_batch(self) -> BatchChecksum | None:

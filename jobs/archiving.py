@@ -55,7 +55,7 @@ from kafkalog.jobs.pipelines.copied_logs import SourceLogs, without_held_rows
 from kafkalog.jobs.pipelines.delta_tables import DeltaTable, HeldByTable, sql_text
 from kafkalog.jobs.pipelines.inputs import FILES
 from kafkalog.jobs.pipelines.topic_facts import FactsOfLogs, property_of, read_facts, to_properties
-from kafkalog.model import partition_counts
+from kafkalog.model import TopicPartition, partition_counts
 from kafkalog.streaming.options.read_options import ReadOptions
 from kafkalog.streaming.options.topic_settings import LogConfig
 
@@ -67,7 +67,6 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
     from kafkalog.jobs.pipelines.continuation import PlannedBatch
-    from kafkalog.model import TopicPartition
     from kafkalog.streaming.source.offsets import PartitionOffsets
 
     _Ranges: TypeAlias = dict[TopicPartition, tuple[int | None, int]]
@@ -298,6 +297,8 @@ class _Tables:
         if self.archive.rebuild:
             for each in self._held:
                 self._empty(each)
+        if self.newest is not None:
+            self._forget_deleted_above(self.newest)
         self.archive.rebuild = self.archive.from_target = False  # done, also for who starts again
         return options if starts else self._continuing(options)
 
@@ -368,6 +369,9 @@ class _Tables:
                 "there: keys that are gone would come back. Nothing was written. Ways on: bring "
                 f"that folder back; {_REBUILD}"
             )
+
+    def _forget_deleted_above(self, newest: HeldByTable) -> None:
+        _DeletedKeys(newest).forget_above(newest.look())
 
     def _continuing(self, options: Mapping[str, str]) -> Mapping[str, str]:
         """Let a query without a checkpoint start where the tables end, as far as they go."""
@@ -500,6 +504,24 @@ class _DeletedKeys:
         gone.createOrReplaceTempView("kafkalog_deleted")
         with self._telling_conflicts():
             gone.sparkSession.sql(_MERGE_DELETED(table.name))
+
+    def forget_above(self, held: TargetState) -> None:
+        """Leave those out that a run has kept which was killed before it merged their batch.
+
+        The log may have other records there by now, or belong to another topic.
+        """
+        table = self.table
+        rows = table.rows() if table.exists else None
+        if rows is None:
+            return
+        lasts = rows.groupBy("topic", "partition").agg(sf.max("offset")).collect()
+        above = [
+            f"(topic = {sql_text(topic)} AND partition = {partition} AND offset >= {end})"
+            for topic, partition, last in lasts
+            if last >= (end := held.end_of(TopicPartition(topic, partition)) or 0)
+        ]
+        if above:
+            table.delete(" OR ".join(above))
 
     def prune(self) -> None:
         """Leave those out that no older record is waited for, if these are half of them.

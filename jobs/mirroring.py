@@ -32,6 +32,7 @@ from kafkalog.jobs.pipelines.continuation import (
 from kafkalog.jobs.pipelines.copied_logs import (
     SourceLogs,
     copied_batch,
+    first_cut,
     put_checkpoint_aside,
     state_of_target,
     topics_of_target,
@@ -43,6 +44,7 @@ from kafkalog.jobs.process.output_paths import check_folders
 from kafkalog.model import TopicPartition, partition_counts
 from kafkalog.streaming.admin.retention import delete_records
 from kafkalog.streaming.admin.topics import alter, create, delete
+from kafkalog.streaming.commit.preserved_offsets import origin_key
 from kafkalog.streaming.options.read_options import ReadOptions
 from kafkalog.streaming.options.topic_settings import REMOTE_STORAGE, understood
 from kafkalog.streaming.sink.write_options import WriteOptions
@@ -60,6 +62,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
+    from kafkalog.checkpoints.commit_state import TopicState
     from kafkalog.jobs.pipelines.topic_facts import TopicFacts
     from kafkalog.streaming.commit.preserved_offsets import CopiedBatch
 
@@ -332,9 +335,10 @@ class Mirror:
         Raises:
             TargetMismatchError: somebody else has written to a log, or cut it; or it is missing.
         """
-        held = dict(noted.topics)
+        held, known = dict(noted.topics), topics_of_target(self.target)
         for key, end in noted.ends.items():
             now = there.get(key, 0)
+            self._refuse_written_after_cut(key, now, known[key.topic])
             if now == end:
                 continue
             if now > end or key not in there or not (self.from_target or may_be_cut):
@@ -344,6 +348,21 @@ class Mirror:
             ends = {**topic.ends, key.partition: now}
             held[key.topic] = HeldTopic(topic.topic_id, ends, batches)
         return replace(noted, topics=held)
+
+    def _refuse_written_after_cut(self, key: TopicPartition, end: int, topic: TopicState) -> None:
+        """Refuse a log that was cut since it was copied, and to which somebody else has written."""
+        copied = topic.origins[origin_key(_READER, key.topic)].positions[key.partition]
+        now = topic.partitions[key.partition]
+        if now.leader_epoch <= copied.copy_epoch:
+            return
+        where = LogDirs(self._paths_of_target).partitions().get(key)
+        at = None if where is None else first_cut(where, now, copied.copy_epoch)
+        if at is not None and at < min(end, copied.offset):
+            raise TargetMismatchError(
+                f"{key} was cut at offset {at} in {self._ways.target}, which was copied up to "
+                f"{copied.offset}: somebody else has written to it since. Nothing was written. "
+                f"Ways on: {self._ways.rebuild}; {self._ways.other_target}"
+            )
 
     def _other_end(self, key: TopicPartition, end: int, now: int | None) -> TargetMismatchError:
         ways = [self._ways.rebuild, self._ways.other_target]

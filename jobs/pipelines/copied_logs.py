@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as sf
 
+from kafkalog.checkpoints.broker import read_leader_epochs
 from kafkalog.checkpoints.commit_state import BatchChecksum, SourcePosition
 from kafkalog.checkpoints.committed import load_committed
 from kafkalog.files.paths import split_paths
@@ -38,13 +39,15 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-    from kafkalog.checkpoints.commit_state import TopicState
+    from kafkalog.checkpoints.commit_state import PartitionState, TopicState
     from kafkalog.model import TopicPartition
+    from kafkalog.streaming.log.log_dir import PartitionDirectory
     from kafkalog.streaming.options.read_options import ReadOptions
 
 __all__ = [
     "SourceLogs",
     "copied_batch",
+    "first_cut",
     "put_checkpoint_aside",
     "state_of_target",
     "topics_of_target",
@@ -149,6 +152,24 @@ def state_of_target(
         }
         held[topic] = HeldTopic(origin.topic_id, ends, batches)
     return TargetState(set_id=set_id, topics=held)
+
+
+def first_cut(where: PartitionDirectory, now: PartitionState, epoch: int) -> int | None:
+    """Return the lowest offset at which a log may have been cut since it had a leader epoch.
+
+    Who cuts a log raises its leader epoch, and so does an election, at the log's end. None: nobody
+    has.
+
+    Raises:
+        CheckpointError: the log's leader epochs cannot be read.
+    """
+    if now.leader_epoch <= epoch:
+        return None
+    epochs = read_leader_epochs(where.path)
+    starts = [each.start_offset for each in epochs if each.epoch > epoch]
+    if now.leader_epoch > max((each.epoch for each in epochs), default=0):
+        starts.append(now.log_end)
+    return min(starts, default=None)
 
 
 def copied_batch(

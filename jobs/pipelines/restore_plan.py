@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Self
 from kafkalog.checkpoints.broker import read_leader_epochs
 from kafkalog.errors import LogDirectoryError, OptionError, RowError
 from kafkalog.files.paths import split_paths
-from kafkalog.jobs.pipelines.copied_logs import topics_of_target
+from kafkalog.jobs.pipelines.copied_logs import first_cut, topics_of_target
 from kafkalog.jobs.process.arguments import point_in_time
 from kafkalog.jobs.process.output_paths import check_folders
 from kafkalog.model import MAX_OFFSET, TopicPartition
@@ -195,8 +195,7 @@ class TopicPlan:
                     f"off has written it up to {written}, and it is to end at {end}: somebody else "
                     "has appended since, at offsets that the original gave to other records. "
                     f"`kafkalog topic delete PATH --topic {self.topic}` deletes the topic there: "
-                    "restore "
-                    "again then"
+                    "restore again then"
                 )
             found[number] = Bounds(start, max(end, now))
         return found
@@ -218,13 +217,12 @@ class TopicPlan:
             return None
         if version in known.versions:
             return Progress.WRITTEN
-        _refuse_records(log, known)
+        _refuse_records(log, known, self.bounds)
         if len(known.partitions) != len(self.bounds):
             raise LogDirectoryError(
                 f"topic {self.topic!r} is in {log} with {len(known.partitions)} partitions, and is "
                 f"to have {len(self.bounds)}: `kafkalog topic delete PATH --topic {self.topic}` "
-                "deletes "
-                "it there"
+                "deletes it there"
             )
         return Progress.EMPTY
 
@@ -319,19 +317,15 @@ def _refuse_cut(log: str, where: PartitionDirectory, known: TopicState, written:
     Who cuts a log raises its leader epoch. The first epoch is that of the restore, unless the log
     was cut where it starts: then the state tells which epoch it had before.
     """
-    key, epochs = where.topic_partition, read_leader_epochs(where.path)
-    now = known.partitions[key.partition]
-    restored = known.cluster_epochs.get(key.partition, epochs[0].epoch if epochs else 0)
-    cuts = [each.start_offset for each in epochs if each.epoch > restored]
-    if now.leader_epoch > (epochs[-1].epoch if epochs else 0):
-        cuts.append(now.log_end)
-    at = min(cuts, default=written)
-    if at < written:
+    key, number = where.topic_partition, where.topic_partition.partition
+    epochs = read_leader_epochs(where.path)
+    restored = known.cluster_epochs.get(number, epochs[0].epoch if epochs else 0)
+    at = first_cut(where, known.partitions[number], restored)
+    if at is not None and at < written:
         raise LogDirectoryError(
             f"{key} was cut at offset {at} in {log}, after it was restored up to {written}: "
             f"records are missing. `kafkalog topic delete PATH --topic {key.topic}` deletes the "
-            "topic "
-            "there: restore again then"
+            "topic there: restore again then"
         )
 
 
@@ -339,8 +333,13 @@ def _known(log: str, topic: str) -> TopicState | None:
     return topics_of_target(log).get(topic)
 
 
-def _refuse_records(log: str, known: TopicState) -> None:
-    if any(each.log_end > each.log_start for each in known.partitions.values()):
+def _refuse_records(log: str, known: TopicState, bounds: Sequence[Bounds] = ()) -> None:
+    """Refuse a topic that has records, or had some at offsets that are to be restored."""
+    starts = dict(enumerate(each.start for each in bounds))
+    if any(
+        each.log_end > min(each.log_start, starts.get(number, each.log_start))
+        for number, each in known.partitions.items()
+    ):
         by_other = any(name.startswith("restore ") for name in known.versions)
         whose = (
             "that another restore has written: of other offsets or keys, or before the table got "
@@ -349,8 +348,7 @@ def _refuse_records(log: str, known: TopicState) -> None:
             else "that this restore has not written"
         )
         raise LogDirectoryError(
-            f"topic {known.name!r} has records in {log} {whose}. Nothing was written. Restore into "
-            f"other log directories, or `kafkalog topic delete PATH --topic {known.name}` deletes "
-            "the "
-            "topic there"
+            f"topic {known.name!r} has records in {log}, or had some, {whose}. Nothing was "
+            "written. Restore into other log directories, or `kafkalog topic delete PATH --topic "
+            f"{known.name}` deletes the topic there"
         )

@@ -387,7 +387,10 @@ class CopiedBatch:
                     continue
                 before = _origin_in(noting[key], self.reader, each.topic)
                 positions = {} if before is None else dict(before.positions)
-                positions |= {number: part.position for number, part in each.partitions.items()}
+                positions |= {
+                    number: part.position._replace(copy_epoch=_epoch_of(state, number))
+                    for number, part in each.partitions.items()
+                }
                 time_ms = max(now_ms, 0) if self.expires else None
                 origin = TopicOrigin(each.set_id, each.topic_id, positions, time_ms)
                 known = noting[key].origins.items()
@@ -400,6 +403,11 @@ class CopiedBatch:
 def origin_key(reader: str, topic: str) -> str:
     """Return the key under which a topic keeps what a job has copied into it from ``topic``."""
     return f"{reader} {topic}"
+
+
+def _epoch_of(state: TopicState, partition: int) -> int:
+    known = state.partitions.get(partition)
+    return 0 if known is None else max(known.leader_epoch, 0)
 
 
 def _origin_in(known: TopicState | None, reader: str, topic: str) -> TopicOrigin | None:

@@ -280,6 +280,12 @@ class _ModelTables(_Tables):
         model.deleted.update(model.of_original)
         model.of_original = {}
 
+    def _forget_deleted_above(self, newest: Any) -> None:
+        model, held = newest.table.model, newest.look()
+        for key, row in [*model.deleted.items()]:
+            if row.offset >= (held.end_of(TopicPartition(TOPIC, row.partition)) or 0):
+                del model.deleted[key]
+
     def _compact(self) -> None:
         for each in self._held:
             each.table.model.commit("OPTIMIZE")  # type: ignore[attr-defined]
@@ -319,6 +325,8 @@ class Archived(Mirrored):
     def _set_back(self, version: int) -> None:
         known = [each for each in self._noted if each <= version] or [*self._noted][:1]
         self.holds = self._noted[max(known)] if known else Held()
+        if self.model.first:
+            self._forget_history()
         if version not in self._noted:  # amid a run that was killed, or emptied it
             self.held = self.ends()
             self.most = {n: max(end, self.held.get(n, 0)) for n, end in self.most.items()}

@@ -119,6 +119,12 @@ GUARDS: Final = {
         "restore",
         steps="run, target cut, run",
     ),
+    "a copy was cut, and somebody else wrote": Guard(
+        ((Mirror, "_refuse_written_after_cut", _nothing),),
+        "g/0",
+        "mirror",
+        steps="run, target cut, target write, run",
+    ),
     "a time before 1970": Guard(
         ((Rows, "of", classmethod(_copied_rows_since_1970)),), "g/0", "restore", steps="run"
     ),

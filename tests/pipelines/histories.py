@@ -17,7 +17,13 @@ from tests.pipelines.sinks import Ingested, Streamed, Versioned
 from tests.pipelines.sources import Source
 from tests.pipelines.targets import Mirrored, Replayed, Target
 
-from kafkalog.errors import BatchIdentityError, CommitError, DataLossError, KafkaLogError
+from kafkalog.errors import (
+    BatchIdentityError,
+    CommitError,
+    DataLossError,
+    KafkaLogError,
+    OptionError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -175,9 +181,8 @@ class History:
             return
         assert reasons or way or self._is_disturbed, f"refused for nothing: {error}"
         is_followed = bool(way) and not self._is_disturbed and way != _LEAVE_OUT
-        assert not is_followed or isinstance(error, DataLossError) or target.has_several, (
-            f"{way!r} was followed, and is refused: {error}"
-        )
+        is_else = isinstance(error, (DataLossError, OptionError)) or target.has_several
+        assert not is_followed or is_else, f"{way!r} was followed, and is refused: {error}"
         if self._is_disturbed or tries == 0 or not (is_whole or self._chance.random() < 0.7):
             return
         self._go_on(error, is_whole=is_whole, tries=tries - 1)

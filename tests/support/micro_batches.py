@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 import uuid
 from typing import TYPE_CHECKING
 
@@ -132,7 +133,8 @@ class CheckpointedQuery:
                 if number >= 0 and end == start:
                     return
                 number += 1
-                self._write("offsets", number, f"v1\n{{}}\n{_text(end)}\n")
+                of = json.dumps({"batchTimestampMs": time.time_ns()})  # two are never alike
+                self._write("offsets", number, f"v1\n{of}\n{_text(end)}\n")
                 self._step(f"batch {number} planned")
             self._do(control, start, end, number)
             self._step(f"batch {number} taken")
