@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from kafkalog.streaming.store.policy import TopicPolicy
     from kafkalog.streaming.store.topics import Topic
 
-__all__ = ["AttachedRecords", "AttachedRecordsStaging"]
+__all__ = ["AttachedRecords", "AttachedRecordsStaging", "encode_attached"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +65,7 @@ class AttachedRecordsStaging:
         key = TopicPartition(attached.topic, attached.partition_of(topic.partitions))
         self._topics[attached.topic] = topic
         home = Home(None, topic.config.segment_bytes)
-        self._staging.add(key, _encoded(attached, topic), home)
+        self._staging.add(key, encode_attached(attached, topic), home)
 
     def finish(self) -> list[StagedRun]:
         """Close the staged files, and return the runs in them.
@@ -84,7 +84,12 @@ class AttachedRecordsStaging:
         self._staging.discard()
 
 
-def _encoded(attached: AttachedRecords, topic: Topic) -> list[EncodedBatch]:
+def encode_attached(attached: AttachedRecords, topic: Topic) -> list[EncodedBatch]:
+    """Encode attached records as their topic wants them.
+
+    Raises:
+        RecordTooLargeError: one exceeds ``max.message.bytes``.
+    """
     batch_format = BatchFormat(topic.config)
     builder = batch_format.builder(attached.timestamp_ms)
     keys, values = zip(*attached.records, strict=True)

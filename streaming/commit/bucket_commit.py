@@ -14,32 +14,58 @@ from kafkalog.checkpoints.bucket_state import MAX_INLINE_BYTES, BucketCommit, Ex
 from kafkalog.checkpoints.commit_state import PartitionState, TopicState
 from kafkalog.errors import CommitError
 from kafkalog.files.system import system
-from kafkalog.model import TopicPartition
+from kafkalog.model import TopicPartition, partition_directory_name
+from kafkalog.streaming.commit.attached_records import encode_attached
 from kafkalog.streaming.commit.committer import Outcome, warn_unknown_query
+from kafkalog.streaming.commit.staging.in_objects import run_in_object
 from kafkalog.streaming.commit.states import still_known
 from kafkalog.streaming.commit.versions import note_versions, with_new_topics
+from kafkalog.streaming.log.log_dir import PartitionDirectory
 from kafkalog.streaming.objects.bucket_log import Proposal
 from kafkalog.streaming.store.identity import BatchIdentity, Verdict, judge, remember
+from kafkalog.streaming.store.topics import Topic
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from kafkalog.checkpoints.bucket_state import BucketState
-    from kafkalog.checkpoints.commit_state import WriterState
+    from kafkalog.checkpoints.commit_state import CommitState, WriterState
     from kafkalog.streaming.commit.append import CommitPlan
+    from kafkalog.streaming.commit.attached_records import AttachedRecords
     from kafkalog.streaming.commit.staging.staged_run import StagedRun
     from kafkalog.streaming.objects.bucket_log import BucketLog
     from kafkalog.streaming.objects.bucket_store import BucketRoot
+    from kafkalog.streaming.store.log_set import CommittedSet
 
-__all__ = ["TopicChange", "change_topics", "commit_batch", "forget_silent_writers"]
+__all__ = [
+    "CommittedBucket",
+    "TopicChange",
+    "change_topics",
+    "commit_batch",
+    "forget_silent_writers",
+]
 
 _LEAST_REMEMBERED_MS: Final = 30 * 86_400_000
 
 
 def commit_batch(
-    root: BucketRoot, plan: CommitPlan, identity: BatchIdentity, runs: Sequence[StagedRun]
+    root: BucketRoot,
+    plan: CommitPlan,
+    identity: BatchIdentity,
+    runs: Sequence[StagedRun],
+    *,
+    conditions: Sequence[Callable[[CommittedSet], None]] = (),
+    attached_records: Sequence[AttachedRecords] = (),
 ) -> Outcome:
     """Commit a batch of staged runs; one that is committed already is skipped.
+
+    Args:
+        root: the log.
+        plan: what was decided for all of the batch.
+        identity: who writes it, and which batch it is.
+        runs: what tasks have staged.
+        conditions: what must hold of the state that the batch follows.
+        attached_records: records of internal topics that are committed with it.
 
     Raises:
         UnknownOutcomeError: the store did not tell whether it is committed.
@@ -48,7 +74,8 @@ def commit_batch(
     """
     with root.writing() as log:
         asked_ms = root.options.delete_delay_ms or 0
-        batch = _Batch(plan, identity, _within_limit(log, runs), asked_ms)
+        attached = _Attached(root, log, conditions, attached_records)
+        batch = _Batch(plan, identity, _within_limit(log, runs), attached, asked_ms)
         committed = log.commit(batch.propose)
         if committed is None:
             return Outcome(False, log.state.number, {})
@@ -60,6 +87,88 @@ def commit_batch(
         if TopicPartition(topic.name, number) in {run.topic_partition for run in runs}
     }
     return Outcome(True, committed.number, ends)
+
+
+class CommittedBucket:
+    """What is committed in a log in an object store, to those who know a set of directories."""
+
+    def __init__(self, root: BucketRoot, state: CommitState) -> None:
+        self.state = state
+        self.directories = [root.open_store().root]
+        self._partitions: dict[TopicPartition, PartitionDirectory] | None = None
+
+    @classmethod
+    def newest(cls, root: BucketRoot) -> CommittedBucket:
+        """Return it as of a moment ago (``storage.pollInterval``)."""
+        return cls(root, root.open_store().committed())
+
+    def partitions(self) -> Mapping[TopicPartition, PartitionDirectory]:
+        """Find the partitions, in order."""
+        if self._partitions is None:
+            (folder,) = self.directories
+            keys = sorted(
+                TopicPartition(topic.name, number)
+                for topic in self.state.topics.values()
+                for number in topic.partitions
+            )
+            self._partitions = {
+                key: PartitionDirectory(key, folder / partition_directory_name(*key), folder)
+                for key in keys
+            }
+        return self._partitions
+
+
+class _Attached:
+    """What goes with a batch, and what must hold of the state that it follows."""
+
+    def __init__(
+        self,
+        root: BucketRoot,
+        log: BucketLog,
+        conditions: Sequence[Callable[[CommittedSet], None]],
+        records: Sequence[AttachedRecords],
+    ) -> None:
+        self._root = root
+        self._log = log
+        self._conditions = conditions
+        self._records = records
+        self._stored: tuple[object, Sequence[StagedRun]] | None = None
+        self.settings: dict[str, Mapping[str, str]] = {}
+        """Of the topics that the records go to."""
+
+    def check(self, state: BucketState) -> None:
+        """Raise what a condition raises about a state."""
+        if self._conditions:
+            shown = CommittedBucket(self._root, self._root.open_store().show_state(state))
+            for condition in self._conditions:
+                condition(shown)
+
+    def runs(self, state: BucketState, runs: Sequence[StagedRun]) -> Sequence[StagedRun]:
+        """Return runs and the records behind them, in an object where a commit has no room."""
+        if not self._records:
+            return runs
+        topics = [self._topic(each, state) for each in self._records]
+        given = [(topic.topic_id, topic.partitions, topic.settings) for topic in topics], runs
+        if self._stored is None or self._stored[0] != given:
+            pairs = zip(self._records, topics, strict=True)
+            own = [self._run(each, topic) for each, topic in pairs]
+            self._stored = given, _within_limit(self._log, [*runs, *own])
+        return self._stored[1]
+
+    def _topic(self, attached: AttachedRecords, state: BucketState) -> Topic:
+        named = [(k, each) for k, each in state.topics.items() if each.name == attached.topic]
+        policy, self.settings[attached.topic] = attached.policy, dict(attached.policy.settings)
+        if not named:
+            return Topic(attached.topic, policy.partitions or 1, policy.settings, exists=False)
+        ((key, known),) = named
+        self.settings[attached.topic] = known.settings
+        return Topic(attached.topic, len(known.partitions), known.settings, True, key)
+
+    @staticmethod
+    def _run(attached: AttachedRecords, topic: Topic) -> StagedRun:
+        key = TopicPartition(attached.topic, attached.partition_of(topic.partitions))
+        run = run_in_object(key, encode_attached(attached, topic))
+        return replace(run, partitions=topic.partitions, topic_key=topic.known_key)
 
 
 def change_topics(
@@ -192,6 +301,7 @@ class _Batch:
     plan: CommitPlan
     identity: BatchIdentity
     runs: Sequence[StagedRun]
+    attached: _Attached
     delay_ms: int = 0
     """How long objects are to be kept that no commit names; the log keeps the longest."""
     new_ids: dict[str, str] = field(default_factory=dict)
@@ -212,9 +322,10 @@ class _Batch:
             identity = with_new_topics(identity, by_name)
             if not identity.digests:
                 return None
+        self.attached.check(state)
         names = {name for name, _ in identity.digests} if identity.is_versioned else None
         chosen = [run for run in self.runs if names is None or run.topic_partition.topic in names]
-        runs = _placed(chosen, "")
+        runs = _placed(self.attached.runs(state, chosen), "")
         topics, extents = self._appended(state, runs)
         for key, topic in state.topics.items():  # a version counts in a topic without rows, too
             if names is not None and topic.name in names and key not in topics:
@@ -277,6 +388,8 @@ class _Batch:
             )
         query = self.identity.writer if self.identity.is_query else None
         settings = {**(known.settings if known else {}), **self.plan.topics.settings}
+        if name in self.attached.settings:
+            query, settings = None, dict(self.attached.settings[name])
         new = {} if known else dict.fromkeys(range(run.partitions), PartitionState(0, 0, 0, 0))
         return TopicState(name, partitions=new, settings=settings, last_query=query)
 

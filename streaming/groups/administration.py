@@ -20,6 +20,7 @@ from kafkalog.streaming.groups.liveness import LOOK_S, Watch
 from kafkalog.streaming.groups.member_files import MemberFolder, remove_member, sign_name
 from kafkalog.streaming.groups.planned_commit import remove_plans
 from kafkalog.streaming.groups.rebalance import GroupRecord
+from kafkalog.streaming.objects.bucket_store import bucket_of
 from kafkalog.streaming.store.ends.tiered import offset_of_time
 from kafkalog.streaming.store.ends.tracker import LogEndTracker
 from kafkalog.streaming.store.log_dirs import LogDirs
@@ -28,6 +29,7 @@ from kafkalog.streaming.store.session import check_written, existing, places
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
+    from pathlib import Path
 
     from kafkalog.model import TopicPartition
     from kafkalog.streaming.groups.group_log import GroupState
@@ -103,15 +105,25 @@ def delete_group(
     if not dry_run:
         positions = dict.fromkeys((*state.positions, *state.outdated))
         _publish(commits, state, positions, is_forgotten=True)
-        remove_plans(commits.folder(), group)
+        if not commits.is_in_bucket:
+            remove_plans(commits.folder(), group)
     return [Changed(key, before, None) for key, before in sorted(state.positions.items())]
 
 
 def _commits(paths: Sequence[str], group: str, *, allows_broker: bool) -> GroupCommits:
-    directories = existing(paths)
-    check_written(directories)
+    directories = _directories(paths)
     policy = SetPolicy(allows_broker=allows_broker, may_grow=False, broker_advice=BY_FLAG)
     return GroupCommits(directories, group, policy)
+
+
+def _directories(paths: Sequence[str]) -> list[Path]:
+    """Return the log directories of a set, or the root of a log in an object store, as of now."""
+    if (root := bucket_of(paths)) is not None:
+        root.open_store().forget_listing()
+        return [root.open_log()]
+    directories = existing(paths)
+    check_written(directories)
+    return directories
 
 
 def _publish(
@@ -128,6 +140,8 @@ def _publish(
     if is_forgotten:
         records += [(key, None) for key in sorted(state.newer_keys)]
     commits.change(state.record, positions, records)
+    if commits.is_in_bucket:
+        return
     for member in state.record.members:
         remove_member(commits.folder(), commits.group, member)
 
@@ -138,6 +152,8 @@ def _when_empty(commits: GroupCommits, *, dry_run: bool) -> GroupState:
     Raises:
         OptionError: one does.
     """
+    if commits.is_in_bucket:
+        return commits.look()
     folder = MemberFolder(commits.folder(), commits.group)
     watch = Watch(commits.group, longest_step_s=_LONGEST_STEP_S)
     seen: dict[str, int] = {}
@@ -187,12 +203,13 @@ def _targets(
     named = {*topics} or {key.topic for key in (offsets or state.positions)}
     if not named:
         raise OptionError(f"group {group!r} has no position here: say which topics (--topic)")
-    watch = LogEndTracker(places(paths), lambda key: key.topic in named)
+    where = places(paths) if bucket_of(paths) is None else _directories(paths)
+    watch = LogEndTracker(where, lambda key: key.topic in named)
     ends = watch.look().offsets
     missing = {str(key): key.topic for key in offsets.keys() - ends.keys()}
     missing |= {topic: topic for topic in named - {key.topic for key in ends}}
     if missing:
-        known = said_there(missing[min(missing)], LogDirs(places(paths)).partitions())
+        known = said_there(missing[min(missing)], LogDirs(where).partitions())
         raise UnknownTopicOrPartitionError(
             f"{', '.join(sorted(missing))} is not in {', '.join(paths)}. {known}"
         )

@@ -19,6 +19,7 @@ from kafkalog.files.watch import Watched
 from kafkalog.model import OFFSETS_TOPIC, partition_counts
 from kafkalog.streaming.commit.append import CommitPlan
 from kafkalog.streaming.commit.attached_records import AttachedRecords
+from kafkalog.streaming.commit.bucket_commit import CommittedBucket, commit_batch
 from kafkalog.streaming.commit.committer import Committer
 from kafkalog.streaming.coordinator.group_metadata import (
     encode_group_key,
@@ -34,6 +35,7 @@ from kafkalog.streaming.groups.group_log import GroupLog, GroupState
 from kafkalog.streaming.groups.position_topics import metadata_of, present_ids
 from kafkalog.streaming.log.history import LastBatch, find_last_batch
 from kafkalog.streaming.log.partition_log import PartitionLog
+from kafkalog.streaming.objects.bucket_store import bucket_of_path
 from kafkalog.streaming.store.identity import BatchIdentity
 from kafkalog.streaming.store.policy import SetPolicy, TopicPolicy
 from kafkalog.streaming.store.session import inspect_state
@@ -45,7 +47,8 @@ if TYPE_CHECKING:
     from kafkalog.model import TopicPartition
     from kafkalog.streaming.groups.rebalance import GroupRecord
     from kafkalog.streaming.log.log_dir import PartitionDirectory
-    from kafkalog.streaming.store.log_set import LogSet
+    from kafkalog.streaming.objects.bucket_store import BucketRoot
+    from kafkalog.streaming.store.log_set import CommittedSet, LogSet
 
 __all__ = [
     "OFFSETS_POLICY",
@@ -97,7 +100,7 @@ class Unchanged:
     stands: frozenset[TopicPartition] = frozenset()
     begins: frozenset[TopicPartition] = frozenset()
 
-    def __call__(self, log_set: LogSet) -> None:
+    def __call__(self, log_set: CommittedSet) -> None:
         """Look.
 
         Raises:
@@ -130,7 +133,7 @@ class Fence:
     member: str
     moves: Mapping[TopicPartition, Move]
 
-    def __call__(self, log_set: LogSet) -> None:
+    def __call__(self, log_set: CommittedSet) -> None:
         """Look.
 
         Raises:
@@ -186,12 +189,22 @@ class GroupCommits:
         self.group = group
         self._policy = policy
         self._log = log or GroupLog(group)
-        self._set = Watched(
-            [path for each in directories for path in (each, each / STATE_FILE)],
-            lambda: inspect_state(self._directories, self._policy),
+        self._bucket = bucket_of_path(self._directories[0])
+        self._set: Watched[LogSet] | _FollowedBucket = (
+            _FollowedBucket(self._bucket)
+            if self._bucket is not None
+            else Watched(
+                [path for each in directories for path in (each, each / STATE_FILE)],
+                lambda: inspect_state(self._directories, self._policy),
+            )
         )
         self._state: GroupState | None = None
         self._counts: dict[str, int] | None = None
+
+    @property
+    def is_in_bucket(self) -> bool:
+        """Whether the group is kept in a log in an object store."""
+        return self._bucket is not None
 
     def another(self) -> GroupCommits:
         """Return one more, for another thread."""
@@ -214,8 +227,10 @@ class GroupCommits:
         Raises:
             KafkaLogError: the directories are no set that can be looked at.
         """
+        if self._bucket is not None:
+            return False
         log_set = self._inspect_set()
-        return log_set.state.is_replicated and min(log_set.members.items())[1] != folder
+        return log_set.state.is_replicated and self.folder() != folder
 
     def partitions_of(self, topics: Collection[str]) -> dict[str, int]:
         """Return the number of partitions of those of the topics that exist."""
@@ -246,7 +261,7 @@ class GroupCommits:
             self._state = self._log.look(log_set)
         return self._state
 
-    def _inspect_set(self) -> LogSet:
+    def _inspect_set(self) -> CommittedSet:
         try:
             is_new = self._set.refresh()
         except BaseException:
@@ -276,6 +291,8 @@ class GroupCommits:
         Raises:
             KafkaLogError: the set cannot be looked at.
         """
+        if self._bucket is not None:  # a log there is not cut, and the topic's id tells the rest
+            return {}
         return last_batches(self._inspect_set().partitions(), positions) if positions else {}
 
     def attach(self, moves: Mapping[TopicPartition, Move], now_ms: int) -> AttachedRecords:
@@ -379,8 +396,36 @@ class GroupCommits:
             has_nodes=self._inspect_set().state.is_replicated,
         )
         identity = BatchIdentity(f"job:{system.random_id()}", 0)
+        if self._bucket is not None:
+            commit_batch(
+                self._bucket,
+                plan,
+                identity,
+                [],
+                conditions=[condition],
+                attached_records=[attached],
+            )
+            return
         committer = Committer(plan, identity, attached_records=[attached], conditions=[condition])
         committer.commit_or_abort([])
+
+
+class _FollowedBucket:
+    """What is committed in an object store, as of a look; as :class:`Watched` is of directories."""
+
+    value: CommittedBucket
+
+    def __init__(self, root: BucketRoot) -> None:
+        self._root = root
+
+    def refresh(self) -> bool:
+        """Look again if that is due; return whether there is another value."""
+        found = CommittedBucket.newest(self._root)
+        known = getattr(self, "value", None)
+        if known is not None and known.state is found.state:
+            return False
+        self.value = found
+        return True
 
 
 def encode_record(group: str, record: GroupRecord | None) -> list[KeyAndValue]:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from kafkalog.streaming.log.history import LastBatch
     from kafkalog.streaming.log.log_dir import PartitionDirectory
-    from kafkalog.streaming.store.log_set import LogSet
+    from kafkalog.streaming.store.log_set import CommittedSet
 
 __all__ = ["GroupLog", "GroupState"]
 
@@ -93,7 +93,7 @@ class GroupLog:
         self._shown: GroupState
         self._begin_anew(None)
 
-    def look(self, log_set: LogSet) -> GroupState:
+    def look(self, log_set: CommittedSet) -> GroupState:
         """Return the group as of the state of the set, whose locks need not be held.
 
         Raises:
@@ -115,7 +115,7 @@ class GroupLog:
         return self._of_present_topics(log_set, partitions)
 
     def _of_present_topics(
-        self, log_set: LogSet, found: Mapping[TopicPartition, PartitionDirectory]
+        self, log_set: CommittedSet, found: Mapping[TopicPartition, PartitionDirectory]
     ) -> GroupState:
         """Return the group without positions of earlier topics: the same value for the same."""
         outdated = outdated_positions(self._state.topic_ids, found, log_set.directories)
@@ -124,7 +124,7 @@ class GroupLog:
         return self._shown
 
     def _find(
-        self, log_set: LogSet, found: Mapping[TopicPartition, PartitionDirectory]
+        self, log_set: CommittedSet, found: Mapping[TopicPartition, PartitionDirectory]
     ) -> tuple[PartitionDirectory, int] | None:
         """Find the partition with the group's records, and how far it is committed.
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import threading
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from contextlib import contextmanager
@@ -38,7 +39,14 @@ if TYPE_CHECKING:
     from kafkalog.files.remote_path import OpenObject
     from kafkalog.files.storage import StorageOptions
 
-__all__ = ["BucketRoot", "BucketStore", "bucket_of", "find_log", "number_batches"]
+__all__ = [
+    "BucketRoot",
+    "BucketStore",
+    "bucket_of",
+    "bucket_of_path",
+    "find_log",
+    "number_batches",
+]
 
 _ROOT: Final = "log"
 _METADATA: Final = "partition.metadata"
@@ -108,7 +116,14 @@ def bucket_of(paths: Sequence[str]) -> BucketRoot | None:
         raise OptionError(
             f"{', '.join(paths)}: a log in an object store lies in one place: give its URI alone"
         )
-    return BucketRoot.of(RemoteRoot.parse(paths[0]))
+    (given,) = paths
+    return BucketRoot.of(given if isinstance(given, RemoteRoot) else RemoteRoot.parse(given))
+
+
+def bucket_of_path(path: Path) -> BucketRoot | None:
+    """Return the log in an object store whose root a path is; None of a directory."""
+    store = path.store if isinstance(path, RemotePath) else None
+    return store.place if isinstance(store, BucketStore) else None
 
 
 def find_log(place: RemoteRoot) -> Path | None:
@@ -208,6 +223,7 @@ class _Shown(NamedTuple):
     files: dict[str, bytes | _Segment]
     ends: dict[str, int]
     """Where logs end, by their folders."""
+    committed: CommitState | None = None
 
 
 class BucketStore:
@@ -223,6 +239,8 @@ class BucketStore:
         self._log: BucketLog | None = None
         self._using = system.lock()
         """Held by whoever asks the log, or adds to it."""
+        self._lent_to = 0
+        """The thread to which the log is lent: what it reads meanwhile is what it knows."""
         self._looked_at = -float("inf")
         self._shown = _Shown(-1, {}, {}, {})
         self._caching = system.lock()
@@ -249,6 +267,11 @@ class BucketStore:
     def root(self) -> RemotePath:
         """The path of the log directory."""
         return RemotePath(self, str(self._place), _ROOT)
+
+    @property
+    def place(self) -> BucketRoot:
+        """Where the log lies."""
+        return BucketRoot.of(self._place)
 
     # Folders
 
@@ -283,14 +306,30 @@ class BucketStore:
         with self._using:
             if self._log is None:
                 self._log = BucketLog.create(self._objects)
+            self._lent_to = threading.get_ident()
             try:
                 yield self._log
             finally:
+                self._lent_to = 0
                 if self._log.has_credit() and self._log.state.number > self._shown.number:
                     self._show(self._log.state)
 
+    def committed(self) -> CommitState:
+        """Return what is committed, as of a moment ago; the very same value until that changes."""
+        self._look_if_due()
+        if self._shown.committed is None:
+            raise LogDirectoryError(f"{self._place} holds no log of kafkalog")
+        return self._shown.committed
+
+    def show_state(self, state: BucketState) -> CommitState:
+        """Show the state that the log has, to whom it is lent."""
+        self._show(state)
+        return self.committed()
+
     def _look_if_due(self) -> None:
         """Follow the log if that is due; what others are about to show is left to them."""
+        if self._lent_to == threading.get_ident():
+            return
         if system.monotonic() - self._looked_at > self.list_interval_s:
             is_needed = self._looked_at == -float("inf")
             if not self._using.acquire(blocking=is_needed):
@@ -577,7 +616,8 @@ def number_batches(stored: bytes, extent: Extent, name: str) -> bytes:
 
 def _shown(state: BucketState) -> _Shown:
     ends: dict[str, int] = {}
-    files: dict[str, bytes | _Segment] = {f"{_ROOT}/{STATE_FILE}": _commit_state(state)}
+    committed = _commit_state(state)
+    files: dict[str, bytes | _Segment] = {f"{_ROOT}/{STATE_FILE}": state_bytes(committed)}
     folders: dict[str, list[RemoteEntry]] = {_ROOT: []}
     for topic_id, topic in state.topics.items():
         for number in topic.partitions:
@@ -601,20 +641,18 @@ def _shown(state: BucketState) -> _Shown:
         size = len(shown) if isinstance(shown, bytes) else shown.size
         # what has another size is another state of the file, too
         folders[parent].append(RemoteEntry(name, False, size, state.number))
-    return _Shown(state.number, folders, files, ends)
+    return _Shown(state.number, folders, files, ends, committed)
 
 
-def _commit_state(state: BucketState) -> bytes:
-    return state_bytes(
-        CommitState(
-            sequence=state.number,
-            set_id=state.log_id,
-            member_id=_MEMBER,
-            member_ids=(_MEMBER,),
-            topics=state.topics,
-            writers=state.writers,
-            commit_id=state.commit_id,
-        )
+def _commit_state(state: BucketState) -> CommitState:
+    return CommitState(
+        sequence=state.number,
+        set_id=state.log_id,
+        member_id=_MEMBER,
+        member_ids=(_MEMBER,),
+        topics=dict(state.topics),
+        writers=dict(state.writers),
+        commit_id=state.commit_id,
     )
 
 

@@ -18,9 +18,11 @@ from kafkalog.errors import KafkaLogError, LogDirectoryError
 from kafkalog.files.paths import split_paths
 from kafkalog.files.system import system
 from kafkalog.streaming.commit.append import CommitPlan
+from kafkalog.streaming.commit.bucket_commit import CommittedBucket, commit_batch
 from kafkalog.streaming.commit.committer import Committer
 from kafkalog.streaming.groups.group_commits import attached_offsets, last_batches
 from kafkalog.streaming.groups.position_topics import present_ids
+from kafkalog.streaming.objects.bucket_store import bucket_of
 from kafkalog.streaming.store.identity import BatchIdentity
 from kafkalog.streaming.store.log_dirs import LogDirs
 from kafkalog.streaming.store.policy import SetPolicy
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
 
     from kafkalog.model import TopicPartition
     from kafkalog.streaming.log.history import LastBatch
+    from kafkalog.streaming.objects.bucket_store import BucketRoot
 
 __all__ = ["GroupWriter"]
 
@@ -47,8 +50,10 @@ class GroupWriter:
     Once an hour it writes all.
     """
 
+    _directories: tuple[Path, ...]
+
     def __init__(self, paths: Iterable[str], group: str) -> None:
-        """Take the log directories.
+        """Take the log directories, or the URI of a log in a bucket.
 
         Raises:
             LogDirectoryError: no writer of ours has written them, a broker lived or runs there.
@@ -57,7 +62,13 @@ class GroupWriter:
         self._group = group
         self._written: dict[TopicPartition, int] = {}
         self._all_s = system.monotonic()
-        places = split_paths(",".join(paths))
+        given = list(paths)
+        self._bucket = bucket_of(given)
+        if self._bucket is not None:
+            CommittedBucket.newest(self._bucket)
+            self._has_nodes, self._directories = False, (self._bucket.open_log(),)
+            return
+        places = split_paths(",".join(given))
         self._directories = tuple(Path(place) for place in places)
         self._log_dirs = LogDirs(self._directories)
         state = load_committed(self._directories).state
@@ -86,6 +97,9 @@ class GroupWriter:
         plan = CommitPlan(
             directories=self._directories, planned_ms=now_ms, has_nodes=self._has_nodes
         )
+        if self._bucket is not None:
+            self._commit_in_bucket(self._bucket, changed, plan)
+            return True
         ids, batches = self._known_of(changed)
         attached = attached_offsets(self._group, changed, now_ms, topic_ids=ids, batches=batches)
         identity = BatchIdentity(f"job:{system.random_id()}", 0)
@@ -94,6 +108,17 @@ class GroupWriter:
         self._written.update(changed)
         _LOGGER.debug("group %s stands at %s", self._group, changed)
         return True
+
+    def _commit_in_bucket(
+        self, root: BucketRoot, changed: Mapping[TopicPartition, int], plan: CommitPlan
+    ) -> None:
+        """Commit positions with the ids of topics: a log there is not cut."""
+        ids = present_ids(CommittedBucket.newest(root).partitions(), {key.topic for key in changed})
+        known = {key: ids[key.topic] for key in changed if key.topic in ids}
+        attached = attached_offsets(self._group, changed, plan.planned_ms, topic_ids=known)
+        identity = BatchIdentity(f"job:{system.random_id()}", 0)
+        commit_batch(root, plan, identity, [], attached_records=[attached])
+        self._written.update(changed)
 
     def _known_of(
         self, positions: Mapping[TopicPartition, int]

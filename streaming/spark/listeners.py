@@ -13,7 +13,7 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 from kafkalog.errors import CheckpointError
 from kafkalog.files.atomic import write_atomically
 from kafkalog.model import listed
-from kafkalog.streaming.options.kinds import PATHS, READABLE_PATHS
+from kafkalog.streaming.options.kinds import READABLE_PATHS, WRITABLE_PATHS
 from kafkalog.streaming.sink.group_writer import GroupWriter
 from kafkalog.streaming.source.end_offsets import EndOffsets
 from kafkalog.streaming.source.offsets import from_json_text
@@ -236,7 +236,7 @@ class GroupOffsetsListener(_ProgressListener):
             LogDirectoryError, CheckpointError: directories that may not be written.
         """
         super().__init__(query)
-        self._writer = GroupWriter(PATHS.read(path), group)
+        self._writer = GroupWriter(WRITABLE_PATHS.read(path), group)
         self._source = source
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802

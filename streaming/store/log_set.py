@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from kafkalog.checkpoints.intent import Intent
 from kafkalog.errors import DurabilityError, KafkaLogError
@@ -22,7 +22,7 @@ from kafkalog.streaming.store.nodes import lost_locks
 from kafkalog.streaming.store.partition_folders import without_deleted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from kafkalog.checkpoints.commit_state import CommitState
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from kafkalog.streaming.store.nodes import Node
 
 
-__all__ = ["Condition", "LogSet", "publish_guarded"]
+__all__ = ["CommittedSet", "Condition", "LogSet", "publish_guarded"]
 
 
 def _of_a_look() -> None:
@@ -180,6 +180,24 @@ class LogSet:
 
 Condition = Callable[[LogSet], None]
 """Looks at an opened set, and raises what forbids to continue."""
+
+
+class CommittedSet(Protocol):
+    """What a set of log directories and a log in an object store show of what is committed."""
+
+    @property
+    def state(self) -> CommitState:
+        """The commit state."""
+        ...
+
+    @property
+    def directories(self) -> Sequence[Path]:
+        """The log directories, or the root of the log."""
+        ...
+
+    def partitions(self) -> Mapping[TopicPartition, PartitionDirectory]:
+        """Find the partitions, in order."""
+        ...
 
 
 # ----------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from kafkalog.streaming.objects.bucket_store import BucketRoot
     from kafkalog.streaming.records.builder import EncodedBatch
 
-__all__ = ["StagingInObjects"]
+__all__ = ["StagingInObjects", "run_in_object"]
 
 _FLUSH_BYTES: Final = 64 << 20
 """What a task holds of finished batches before it puts them into an object."""
@@ -81,18 +81,30 @@ class StagingInObjects:
     def _taken(self, name: str, *, inline: bool) -> list[StagedRun]:
         runs, position = [], 0
         for topic_partition, batches in self._waiting.items():
-            data = b"".join(batch.data for batch in batches)
-            run = StagedRun(
-                topic_partition=topic_partition,
-                directory=0,
-                file=name,
-                position=position,
-                size=len(data),
-                crc32c=crc32c(data),
-                batches=StagedRun.pack(batches),
-                data=data if inline else b"",
-            )
+            run = run_in_object(topic_partition, batches, name, position, inline=inline)
             runs.append(run)
-            position += len(data)
+            position += run.size
         self._waiting, self._waiting_bytes = {}, 0
         return runs
+
+
+def run_in_object(
+    topic_partition: TopicPartition,
+    batches: Sequence[EncodedBatch],
+    name: str = "",
+    position: int = 0,
+    *,
+    inline: bool = True,
+) -> StagedRun:
+    """Return the run of encoded batches that lie in an object, or that go into the commit's."""
+    data = b"".join(batch.data for batch in batches)
+    return StagedRun(
+        topic_partition=topic_partition,
+        directory=0,
+        file=name,
+        position=position,
+        size=len(data),
+        crc32c=crc32c(data),
+        batches=StagedRun.pack(batches),
+        data=data if inline else b"",
+    )
