@@ -8,6 +8,8 @@ From bottom to top; each package imports those above it in this list, and none b
     segments, indexes, partitions, log directories, compaction.
 ``coordinator``
     Kafka's internal topics.
+``tiers``
+    log directories and what their broker has moved to a remote tier, as one log.
 ``store``
     a set of log directories: sessions, locks, commit state, rollback, replicas.
 ``commit``
@@ -30,7 +32,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kafkalog.files.storage import LOG_FINDERS, is_object_uri
+from kafkalog.files.storage import LOG_FINDERS, TieredRoot, is_object_uri
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,7 +41,11 @@ if TYPE_CHECKING:
 
 
 def _find_log(place: RemoteRoot) -> Path | None:
-    """Let whoever opens a place find the log in a bucket that lies there."""
+    """Let whoever opens a place find the log in a bucket that lies there, or in a tier."""
+    if isinstance(place, TieredRoot):
+        from kafkalog.streaming.tiers.tiered_store import open_tiers  # noqa: PLC0415 - few need it
+
+        return open_tiers(place)
     if not is_object_uri(place):
         return None
     from kafkalog.streaming.objects.bucket_store import find_log  # noqa: PLC0415 - few need it

@@ -208,8 +208,17 @@ class RemoteLogReplay:
                 partition.update(segment_id["id"], fields)
 
     def _of(self, where: Fields) -> _Partition:
-        self.names[where["id"]] = where["name"]
+        self.names.setdefault(where["id"], where["name"])
         return self._partitions.setdefault((where["id"], where["partition"]), _Partition())
+
+    def of(self, topic_id: str, number: int) -> list[RemoteSegment] | None:
+        """Return the finished copies of a partition; None if no record is about it."""
+        found = self._partitions.get((topic_id, number))
+        return None if found is None else found.finished()
+
+    def id_of(self, topic: str) -> str | None:
+        """Return the id of the topic of a name that was written of last; None if none was."""
+        return next((key for key, name in reversed(self.names.items()) if name == topic), None)
 
     def segments(self) -> Iterator[tuple[str, int, list[RemoteSegment]]]:
         """Yield topic id, partition and the finished copies of each partition, by start offset."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final, Self, cast
+from urllib.parse import quote
 
 from kafkalog.errors import OptionError
-from kafkalog.files.paths import refuse_among_logs
-from kafkalog.files.storage import RemoteRoot
+from kafkalog.files.paths import SCHEME, NodePlace, local_path, refuse_among_logs
+from kafkalog.files.storage import RemoteRoot, StorageOptions, TieredRoot, TierOptions
 from kafkalog.streaming.options.declaring import (
     KAFKA_CLIENT_OPTIONS,
     KAFKA_SECURITY_PREFIXES,
@@ -29,11 +30,42 @@ from kafkalog.streaming.options.kinds import (
 )
 from kafkalog.streaming.options.quantities import TIME_ACCEPTS, read_moment, shown_time
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 __all__ = ["GroupOptions", "RangeOptions", "ReadOptions", "StoreOptions"]
 
 
 # ----------------------------------------------------------------------------------------------
 # How the store of a URI is opened and asked.
+
+
+def _tier_root(text: str) -> RemoteRoot:
+    """Read the place of a remote tier, which may be a local folder."""
+    scheme = SCHEME.match(text.strip())
+    if scheme is None or scheme[1].lower() == "file":
+        folder = local_path(text.strip())
+        return RemoteRoot(folder, StorageOptions(), f"file://{quote(folder)}")
+    if not text.strip()[scheme.end() :].startswith("//"):
+        raise ValueError
+    found = RemoteRoot.parse(text.strip())
+    if found.startswith("s3a://"):
+        return RemoteRoot.parse("s3" + text.strip()[3:])
+    return found
+
+
+def _key_files(text: str) -> tuple[tuple[str, str], ...]:
+    found = dict(_key_file(item) for item in text.split(",") if item.strip())
+    if not found or len(found) < text.count("="):
+        raise ValueError
+    return tuple(sorted(found.items()))
+
+
+def _key_file(item: str) -> tuple[str, str]:
+    key_id, equals, path = item.strip().partition("=")
+    if not equals or not key_id.strip() or not path.strip():
+        raise ValueError
+    return key_id.strip(), local_path(path.strip())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,6 +228,30 @@ class RangeOptions(StoreOptions):
         doc="the log directories to read, or the folder of one partition. URIs that pyarrow or "
         "fsspec opens, such as s3://bucket/folder, work too",
     )
+    remote_path: str | None = option(
+        "remote.path",
+        Kind("a path or a URI such as s3://bucket/folder", _tier_root),
+        default=None,
+        doc="the remote tier to which brokers have moved segments of tiered topics (KIP-405): what "
+        "lies there and in the log directories is read as one log. Without path, the tier alone",
+    )
+    remote_layout: str | None = option(
+        "remote.layout",
+        choice("kafka", "aiven", "pinterest"),
+        default=None,
+        doc="which plugin has written the tier. kafka: LocalTieredStorage of Kafka's tests. aiven: "
+        "Aiven's plugin. pinterest: Pinterest's uploader. Default: what lies there tells",
+    )
+    remote_encryption_keys: tuple[tuple[str, str], ...] | None = option(
+        "remote.encryption.keys",
+        Kind(
+            "key ids with files of private keys (PEM), such as key1=/keys/1.pem,key2=…", _key_files
+        ),
+        default=None,
+        doc="with remote.layout=aiven: the files with the private RSA keys of encrypted segments, "
+        "by the ids that their manifests name. They must be there on each machine; needs the extra "
+        "`tiers`",
+    )
     subscribe: str | None = option(
         "subscribe", TEXT, default=None, doc="topics to read, separated by commas"
     )
@@ -273,6 +329,48 @@ class RangeOptions(StoreOptions):
         doc="where a stream ends (exclusive), as JSON per partition. Partitions that are not "
         "named have no end",
     )
+
+    @classmethod
+    def parse(cls, given: Mapping[str, str]) -> Self:
+        """Check and convert what the user wrote; a tier may stand alone for log directories.
+
+        Raises:
+            OptionError: as :meth:`Options.parse`.
+        """
+        names = {name.lower(): name for name in given}
+        if "path" not in names and "remote.path" in names:
+            given = {**given, "path": given[names["remote.path"]]}
+        return super(RangeOptions, cls).parse(given)
+
+    def over_tier(self, paths: tuple[str, ...]) -> tuple[str, ...]:
+        """Return places with the tier below them, if one is given.
+
+        Raises:
+            OptionError: how a tier is read is given without it, or it cannot lie below a place.
+        """
+        if self.remote_path is None:
+            given = {
+                "remote.layout": self.remote_layout,
+                "remote.encryption.keys": self.remote_encryption_keys,
+            }
+            for name, value in given.items():
+                if value:
+                    raise OptionError(f"option {name!r} needs remote.path, where the tier lies")
+            return paths
+        (root,) = self.in_store((self.remote_path,))
+        log_dirs = () if paths == (self.remote_path,) else paths
+        for place in log_dirs:
+            if isinstance(place, RemoteRoot | NodePlace):
+                raise OptionError(
+                    f"option 'remote.path' goes with the log directories of one broker on this "
+                    f"machine, or alone, and path names {place}"
+                )
+        tier = TierOptions(
+            root=cast("RemoteRoot", root),
+            layout=self.remote_layout,
+            key_files=self.remote_encryption_keys or (),
+        )
+        return tuple(TieredRoot.of(log_dir, log_dirs, tier) for log_dir in (*log_dirs, None))
 
     def require_one_choice(self) -> None:
         """Refuse a query that does not say what to read, or says so twice."""
@@ -624,7 +722,7 @@ class ReadOptions(GroupOptions):
             )
         if self.tombstones and not self.shows_latest:
             raise OptionError("option 'tombstones' is for view=latest")
-        object.__setattr__(self, "paths", self.in_store(self.paths))
+        object.__setattr__(self, "paths", self.over_tier(self.in_store(self.paths)))
         if self.filter_pushdown and self.has_view:
             raise OptionError(
                 f"option 'filterPushdown' is for view=records: leave it out with view={self.view}"

@@ -10,6 +10,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
 from kafkalog.errors import KafkaLogError, OffsetOutOfRangeError, UnknownTopicOrPartitionError
+from kafkalog.files.remote_path import RemotePath
 from kafkalog.model import MAX_OFFSET, OffsetRange, TopicPartition
 from kafkalog.streaming.log.intervals import EVERYTHING, Intervals
 from kafkalog.streaming.log.read.slices import cut_slice
@@ -298,12 +299,28 @@ def _planned(
     found: list[list[SegmentSlice]] = []
     try:
         with logs.open(key) as log:
-            found.extend(_slices(log, entry, policy) for entry in wanted)
+            for entry in wanted:
+                _say_gaps(log, entry, policy)
+                found.append(_slices(log, entry, policy))
     except (KafkaLogError, OSError):
         if not logs.elsewhere(key):
             raise
         return found + _planned(logs, wanted[len(found) :], policy)
     return found
+
+
+def _say_gaps(log: PartitionLog, wanted: OffsetRange, policy: LossPolicy) -> None:
+    """Hand over what neither a log directory nor its remote tier has: no reader would miss it."""
+    if isinstance(log.directory, RemotePath):
+        for start, end in log.directory.gaps():
+            gone = OffsetRange(wanted.topic_partition, *_both(wanted, start, end))
+            if gone.start < gone.end:
+                reason = f"neither {log.directory} nor its remote tier has them"
+                policy.range_not_readable(*gone, reason)
+
+
+def _both(wanted: OffsetRange, start: int, end: int) -> tuple[int, int]:
+    return max(wanted.start, start), min(wanted.end, end)
 
 
 def _slices(log: PartitionLog, wanted: OffsetRange, policy: LossPolicy) -> list[SegmentSlice]:

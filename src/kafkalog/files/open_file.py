@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from collections import OrderedDict
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import numpy as np
@@ -373,5 +374,10 @@ def open_file(path: Path) -> OpenFile:
             the store that it lies in fails.
     """
     if isinstance(path, RemotePath):
+        local = path.local()
+        if local is None:
+            return open_remote(path)
+        with suppress(FileNotFoundError):  # deleted here since, and maybe kept in a remote tier
+            return LocalFile(open_regular(local))
         return open_remote(path)
     return LocalFile(open_regular(path))

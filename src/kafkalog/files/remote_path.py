@@ -8,7 +8,7 @@ for (``unlink``, ``mkdir``, ``open``) it does not have.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -127,7 +127,7 @@ class RemotePath(_ReadAsPath):
         self.key = key.rstrip("/")
 
     def __reduce__(self) -> tuple[type[RemotePath], tuple[Store, str, str]]:
-        return RemotePath, (self.store, self.uri, self.key)
+        return type(self), (self.store, self.uri, self.key)
 
     def __str__(self) -> str:
         return self.uri
@@ -147,8 +147,8 @@ class RemotePath(_ReadAsPath):
     def __gt__(self, other: object) -> bool:
         return self.uri > str(other)
 
-    def __truediv__(self, name: object) -> RemotePath:
-        return RemotePath(self.store, f"{self.uri}/{name}", f"{self.key}/{name}")
+    def __truediv__(self, name: object) -> Self:
+        return type(self)(self.store, f"{self.uri}/{name}", f"{self.key}/{name}")
 
     @property
     def name(self) -> str:
@@ -156,13 +156,29 @@ class RemotePath(_ReadAsPath):
         return self.key.rpartition("/")[2]
 
     @property
-    def parent(self) -> RemotePath:
+    def parent(self) -> Self:
         """The folder around it."""
-        return RemotePath(self.store, self.uri.rpartition("/")[0], self.key.rpartition("/")[0])
+        return type(self)(self.store, self.uri.rpartition("/")[0], self.key.rpartition("/")[0])
 
     def log_end(self) -> int | None:
         """Return where the log in this folder ends; None if its segments tell."""
         return self.store.log_end(self.key)
+
+    def local(self) -> Path | None:
+        """Return the local file that it is; None where a store has it."""
+        return None
+
+    def stable_end(self) -> int:
+        """Return an offset of the log in this folder below which no transaction is open."""
+        return 0
+
+    def gaps(self) -> list[tuple[int, int]]:
+        """Return the offsets of the log in this folder that are known to be nowhere."""
+        return []
+
+    def is_in_tier(self) -> bool | None:
+        """Whether a remote tier has a part of the log in this folder; None without a tier."""
+        return None
 
     def samefile(self, other: object) -> bool:
         """Whether another path is the same one: a store knows no links."""

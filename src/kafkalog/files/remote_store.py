@@ -140,6 +140,43 @@ class RemoteStore:
         self._folders = folders
         self._listed_at = system.monotonic()
 
+    def list_folder(self, key: str) -> list[RemoteEntry]:
+        """List one folder now, without what lies deeper; nothing where there is none.
+
+        Raises:
+            LogDirectoryError: the store fails.
+        """
+        files = self._connected[0]
+        selector = pafs.FileSelector(key, recursive=False, allow_not_found=True)
+        found = self.trying(
+            f"{self.uri_of(key)} cannot be listed", lambda: files.get_file_info(selector)
+        )
+        return [
+            RemoteEntry(
+                info.path.rstrip("/").rpartition("/")[2],
+                info.type == pafs.FileType.Directory,
+                info.size or 0,
+                info.mtime_ns or -1,
+            )
+            for info in found
+        ]
+
+    def fetch_range(self, key: str, position: int, length: int) -> bytes:
+        """Fetch a range of a file that is opened for it; fewer bytes where the file ends.
+
+        Raises:
+            FileNotFoundError: there is no such file.
+            LogDirectoryError: the store fails.
+        """
+        files = self._connected[0]
+
+        def get() -> bytes:
+            with files.open_input_file(key) as handle:
+                return bytes(handle.read_at(length, position))
+
+        what = f"{self.uri_of(key)}: bytes {position} to {position + length} cannot be read"
+        return self.trying(what, get)
+
     # Files
 
     def open(self, key: str) -> tuple[OpenObject, RemoteStatus]:

@@ -30,6 +30,8 @@ __all__ = [
     "RemoteRoot",
     "Secret",
     "StorageOptions",
+    "TierOptions",
+    "TieredRoot",
     "is_object_uri",
     "with_secrets",
 ]
@@ -339,3 +341,43 @@ class RemoteRoot(str):
         }
         merged = StorageOptions().merged(given).merged(in_uri)
         return type(self)(str(self), merged, self.full_uri)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TierOptions:
+    """What a remote tier is: where it lies, and how its plugin has written it."""
+
+    root: RemoteRoot
+    layout: str | None = None
+    """``kafka``, ``aiven`` or ``pinterest``; None: what lies there tells."""
+    key_files: tuple[tuple[str, str], ...] = ()
+    """The file with the private key of each key id: paths alone, never a key."""
+
+
+class TieredRoot(RemoteRoot):
+    """A log directory whose partitions go on in a remote tier.
+
+    ``log_dir`` is None for the partitions of the tier that are in none of the ``log_dirs``, which
+    are all those of the broker.
+    """
+
+    __slots__ = ("log_dir", "log_dirs", "tier")
+
+    log_dir: str | None
+    log_dirs: tuple[str, ...]
+    tier: TierOptions
+
+    @classmethod
+    def of(cls, log_dir: str | None, log_dirs: tuple[str, ...], tier: TierOptions) -> TieredRoot:
+        """Put a tier below a log directory, or take what it has beside those."""
+        made = cls(log_dir or str(tier.root), tier.root.options, tier.root.full_uri)
+        made.log_dir, made.log_dirs, made.tier = log_dir, log_dirs, tier
+        return made
+
+    @property
+    def identity(self) -> tuple[object, ...]:
+        """What tells it from others; as a text it is equal to its directory."""
+        return self.log_dir, self.log_dirs, self.tier, self.options, self.full_uri
+
+    def __reduce__(self) -> tuple[Callable[..., TieredRoot], tuple[object, ...]]:  # type: ignore[override]
+        return TieredRoot.of, (self.log_dir, self.log_dirs, self.tier)

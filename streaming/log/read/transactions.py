@@ -17,6 +17,7 @@ from kafkalog.errors import (
     UnknownTopicOrPartitionError,
 )
 from kafkalog.files.open_file import FileIdentity
+from kafkalog.files.remote_path import RemotePath
 from kafkalog.model import MAX_OFFSET, NO_PRODUCER_ID
 from kafkalog.streaming.log.files import SNAPSHOT, TXN_INDEX, file_name
 from kafkalog.streaming.log.indexes import TxnIndex
@@ -253,7 +254,9 @@ class StableOffset:
                 if found is not None and not self._is_outdated(offset, found):
                     self._next, self._open = offset, OpenTransactions(found, self._salvage)
                     return
-        self._next, self._open = 0, OpenTransactions(salvage=self._salvage)
+        stable = self._directory.stable_end() if isinstance(self._directory, RemotePath) else 0
+        begin = min(stable, high_watermark)
+        self._next, self._open = begin, OpenTransactions(salvage=self._salvage)
 
     def _is_outdated(self, offset: int, first_offsets: dict[int, int]) -> bool:
         """Return whether a snapshot is older than what a cleaner has made of the log around it.

@@ -2,7 +2,8 @@
 
 A broker that tiers a topic copies its segments to an object store and deletes them here. Its
 ``log-start-offset-checkpoint`` still has the start of the whole log, which lies below the first
-segment. This project reads no remote tier: whoever reads from the start has to be told.
+segment. Whoever reads from the start and does not name the tier (``remote.path``) has to be told.
+A log that goes on in a tier which is named starts where the tier has its first segment.
 
 =============  ==========  =================================================================
 line           broker      the log starts
@@ -49,6 +50,8 @@ class LogStart(NamedTuple):
 
     offset: int
     here: int
+    has_tier: bool = False
+    """Whether a remote tier was looked into, too: then it has nothing of the log."""
 
     @property
     def is_tiered(self) -> bool:
@@ -56,10 +59,16 @@ class LogStart(NamedTuple):
         return self.offset < self.here
 
     def __str__(self) -> str:
-        """Say which records are not here, and where they are."""
+        """Say which records are not here, and what to set to read them."""
+        if self.has_tier:
+            return (
+                f"offsets [{self.offset}, {self.here}) are neither in the log directory nor in the "
+                "remote tier, which has nothing of this log: check remote.path, and remote.layout"
+            )
         return (
             f"offsets [{self.offset}, {self.here}) are not in the log directory: a broker has "
-            "moved them to a remote tier (remote.storage.enable), which kafkalog does not read"
+            "moved them to a remote tier (remote.storage.enable). Name it by the option "
+            "remote.path to read them, see docs/tiers.md"
         )
 
 

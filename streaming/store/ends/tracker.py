@@ -143,7 +143,7 @@ class NewGaps(dict["TopicPartition", "OffsetGap"]):
 
 def directory_of(path: Path | None, directories: Iterable[Path]) -> Path | None:
     """Return the log directory that a path lies in; None if there is none, or no path."""
-    inside = (each for each in directories if path is not None and path.is_relative_to(each))
+    inside = (each for each in directories if path is not None and path.is_relative_to(str(each)))
     return next(inside, None)
 
 
@@ -609,13 +609,21 @@ class LogEndTracker:
                 raise
             return self.start_of(topic_partition)
         seen = self._logs.by_partition[topic_partition]
-        return LogStart(self._marks.start_of_log(seen.where, seen.topic_id, first), first)
+        return self._start_of(seen, first)
 
     def seen_start(self, topic_partition: TopicPartition) -> LogStart:
         """Return where a log started at the last look, as :meth:`start_of` without another one."""
         log = self._logs.by_partition[topic_partition]
         first = max(said_start(self._said(log), log.seen.end), log.seen.start)
-        return LogStart(self._marks.start_of_log(log.where, log.topic_id, first), first)
+        return self._start_of(log, first)
+
+    def _start_of(self, log: TrackedLog, first: int) -> LogStart:
+        folder = log.where.path
+        in_tier = folder.is_in_tier() if isinstance(folder, RemotePath) else None
+        if in_tier:
+            return LogStart(first, first)
+        start = self._marks.start_of_log(log.where, log.topic_id, first)
+        return LogStart(start, first, has_tier=in_tier is not None)
 
 
 # ----------------------------------------------------------------------------------------------

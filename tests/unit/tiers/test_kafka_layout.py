@@ -1,0 +1,159 @@
+"""A log directory and a tier of Kafka's own layout are one log; a tier alone is one, too."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.support.logs import write_checkpoint
+from tests.support.tiers import TOPIC_ID, KafkaTier, write_log, write_metadata
+
+import kafkalog
+from kafkalog.checkpoints.broker import LOG_START_OFFSET
+from kafkalog.errors import DataLossError, KafkaLogError, LogDirectoryError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+AT_ONCE = {"fetchOffset.retryIntervalMs": "0", "fetchOffset.numRetries": "1"}
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    """Give t-0 with the offsets 0 to 40 in segments of ten."""
+    log = tmp_path / "log"
+    write_log(log, [0, 10, 20, 30], 40)
+    write_checkpoint(log, LOG_START_OFFSET, {"t-0": 0})
+    write_checkpoint(log, "replication-offset-checkpoint", {"t-0": 40})
+    return log
+
+
+@pytest.fixture
+def tier(tmp_path: Path) -> KafkaTier:
+    return KafkaTier(tmp_path / "tier")
+
+
+def values(path: Path | None, tier: KafkaTier, topic: str = "t", **options: str) -> list[int]:
+    given = {**AT_ONCE, "remote.path": str(tier.root), **options}
+    rows = kafkalog.read(path or tier.root, topic, options=given).read_all()
+    assert rows["offset"].to_pylist() == [int(value) for value in rows["value"].to_pylist()]
+    return rows["offset"].to_pylist()
+
+
+@pytest.mark.parametrize("says", [True, False])
+def test_what_a_broker_has_moved_is_read_before_what_it_has(
+    log: Path, tier: KafkaTier, says: bool
+) -> None:
+    tier.move(log / "t-0", [0, 10, 20], says=says)
+    write_metadata(log, tier.records)
+    assert values(log, tier) == list(range(40))
+    assert values(log, tier, startingOffsets='{"t":{"0":7}}', endingOffsets='{"t":{"0":23}}') == (
+        list(range(7, 23))
+    )
+    assert values(log, tier, startingTimestamp="13000", endingTimestamp="33000") == (
+        list(range(13, 33))
+    )
+
+
+@pytest.mark.parametrize("says", [True, False])
+def test_a_log_without_a_local_segment_is_read_from_its_tier(
+    log: Path, tier: KafkaTier, says: bool
+) -> None:
+    tier.move(log / "t-0", [0, 10, 20, 30, 40], says=says)
+    write_metadata(log, tier.records)
+    assert values(log, tier) == list(range(40))
+
+
+def test_a_tier_alone_is_a_log_directory(log: Path, tier: KafkaTier) -> None:
+    tier.move(log / "t-0", [0, 10, 20])
+    assert values(None, tier) == list(range(20))
+    rows = kafkalog.read(tier.root, "t", options={"remote.path": f"file://{tier.root}"})
+    assert len(rows.read_all()) == 20
+
+
+def test_a_local_segment_comes_before_a_copy_of_it(log: Path, tier: KafkaTier) -> None:
+    for start in (0, 10, 20):
+        tier.upload(log / "t-0", start, start + 10)
+    for copy in tier.folder.glob("*10-*.log"):
+        copy.write_bytes(b"no batch")
+    write_metadata(log, tier.records)
+    assert values(log, tier) == list(range(40))
+
+
+def test_an_unfinished_copy_is_no_segment(log: Path, tier: KafkaTier) -> None:
+    tier.move(log / "t-0", [0, 10])
+    tier.upload(log / "t-0", 10, 20, finished=False)
+    for copy in tier.folder.glob("*10-*"):
+        copy.write_bytes(b"half")
+    write_metadata(log, tier.records)
+    assert values(log, tier) == list(range(40))
+
+
+def test_what_neither_has_is_a_loss_that_is_named(log: Path, tier: KafkaTier) -> None:
+    tier.move(log / "t-0", [0, 10])
+    for path in (log / "t-0").glob(f"{10:020d}.*"):
+        path.unlink()
+    write_metadata(log, tier.records)
+    with pytest.raises(DataLossError, match=r"t-0.*\[10, 20\)"):
+        values(log, tier)
+    kept = values(log, tier, failOnDataLoss="false")
+    assert kept == [*range(10), *range(20, 40)]
+
+
+def test_an_object_that_is_gone_is_named(log: Path, tier: KafkaTier) -> None:
+    tier.move(log / "t-0", [0, 10, 20])
+    write_metadata(log, tier.records)
+    (gone,) = tier.folder.glob(f"{10:020d}-*.log")
+    gone.unlink()
+    with pytest.raises(DataLossError, match=gone.name):
+        values(log, tier)
+
+
+def test_a_wrong_tier_is_no_empty_one(log: Path, tier: KafkaTier, tmp_path: Path) -> None:
+    tier.move(log / "t-0", [0, 10, 20], says=False)
+    other = KafkaTier(tmp_path / "other", topic="u")
+    other.upload(write_log(tmp_path / "elsewhere", [0], 5, name="u-0"), 0, 5)
+    with pytest.raises(DataLossError, match=r"t-0.*\[0, 20\).*neither"):
+        values(log, other)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(LogDirectoryError, match=r"remote\.layout"):
+        values(log, KafkaTier(tmp_path / "empty"))
+
+
+def test_another_topic_of_the_name_is_not_read(log: Path, tier: KafkaTier) -> None:
+    old = KafkaTier(tier.root, topic_id="ZZZZZwQFBgcICQoLDA0ODw")
+    old.upload(log / "t-0", 0, 10)
+    tier.move(log / "t-0", [0, 10, 20], says=False)
+    assert values(log, tier) == list(range(40))
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"remote.layout": "kafka"}, "needs remote.path"),
+        ({"remote.encryption.keys": "a=/k"}, "needs remote.path"),
+        ({"remote.path": "/tier", "remote.layout": "other"}, "accepts one of kafka, aiven"),
+        ({"remote.path": "/tier", "remote.encryption.keys": "/k"}, "accepts key ids with files"),
+        ({"remote.path": "ftp:tier"}, "remote.path"),
+        ({"remote.path": "/tier", "path": "s3://bucket/log"}, "the log directories of one broker"),
+        ({"remote.path": "/tier", "path": "/a;/b"}, "the log directories of one broker"),
+    ],
+)
+def test_options_that_contradict_themselves_are_refused_at_once(
+    options: dict[str, str], reason: str
+) -> None:
+    from kafkalog.streaming.options.read_options import ReadOptions
+
+    with pytest.raises(KafkaLogError, match=reason):
+        ReadOptions.parse({"path": "/log", "subscribe": "t", **options})
+
+
+def test_the_topic_id_is_that_of_the_tier(log: Path, tier: KafkaTier) -> None:
+    from kafkalog.checkpoints.broker import read_topic_id
+    from kafkalog.files.paths import as_path
+    from kafkalog.streaming.options.read_options import ReadOptions
+
+    tier.move(log / "t-0", [0, 10])
+    options = ReadOptions.parse({"remote.path": str(tier.root), "subscribe": "t"})
+    (alone,) = options.paths
+    assert read_topic_id(as_path(alone) / "t-0") == TOPIC_ID
