@@ -660,8 +660,8 @@ class InFiles(OfQuery):
         """Whether the table has the micro-batches that the checkpoint knows, and no other."""
         written = last_batch(self._log) if self._log.is_dir() else None
         planned, ended = (last_batch(self.checkpoint / log) for log in ("offsets", "commits"))
-        if written is None:
-            return ended is None
+        if written is None:  # files that no micro-batch has come to name are of its checkpoint
+            return ended is None and (planned is not None or not any(self.path.glob("part-*")))
         plans = self._log.glob(".*.plan")
         is_same = all(
             each.read_text() == self._plan(int(each.name.split(".")[1])) for each in plans
