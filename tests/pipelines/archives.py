@@ -39,9 +39,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from tests.pipelines.sources import Source
 
+RESTORE: Final = "RESTORE TABLE to the version before that"
+_FOREIGN: Final = "foreign"
 _OTHER_LATEST: Final = "another --latest FOLDER"
 
-__all__ = ["Archived", "InFiles", "LocalCheckpoint", "Newest", "Row", "WithNewest"]
+__all__ = ["RESTORE", "Archived", "InFiles", "LocalCheckpoint", "Newest", "Row", "WithNewest"]
 
 
 class Row(NamedTuple):
@@ -294,8 +296,18 @@ class _ModelTables(_Tables):
 class Archived(Mirrored):
     """A table with each record once."""
 
-    ways = ("--from-target", "--rebuild", "another TABLE")
+    ways = ("--from-target", "--rebuild", "another TABLE", RESTORE)
     offsets_kept = False
+
+    def make_way(self, way: str) -> None:
+        if way == RESTORE:
+            versions = self.model.versions
+            known = range(self.model.first, len(versions))
+            clean = [n for n in known if all(row.value != _FOREIGN for row in versions[n].rows)]
+            if clean:
+                self.model.restore(clean[-1])
+                self._set_back(clean[-1])
+        super().make_way(way)
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
@@ -358,7 +370,7 @@ class Archived(Mirrored):
 
     def write(self) -> None:
         if self.model.versions:
-            foreign = Row(0, 1000 + self.version, "foreign", "foreign", 1000 + self.version)
+            foreign = Row(0, 1000 + self.version, _FOREIGN, _FOREIGN, 1000 + self.version)
             rows = (*self.model.versions[-1].rows, foreign)
             self.model.commit("WRITE", rows=rows, mode="Append")
             self.is_foreign = True
@@ -529,6 +541,11 @@ class WithNewest(Archived):
         if way == "--rebuild":
             self.newest.is_foreign = False
         return super().archive(source, table, way, options)
+
+    def make_way(self, way: str) -> None:
+        if way == RESTORE:
+            self.newest.make_way(way)
+        super().make_way(way)
 
     def _either(self, of_this: Callable[[], None], of_newest: Callable[[], None]) -> None:
         self._chance.choice((of_this, of_newest))()

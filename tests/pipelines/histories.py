@@ -11,7 +11,7 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING, Final
 
-from tests.pipelines.archives import Archived, InFiles, Newest, WithNewest
+from tests.pipelines.archives import RESTORE, Archived, InFiles, Newest, WithNewest
 from tests.pipelines.restores import Restored
 from tests.pipelines.sinks import Ingested, Streamed, Versioned
 from tests.pipelines.sources import Source
@@ -180,7 +180,7 @@ class History:
         if isinstance(error, KilledError):
             return
         assert reasons or way or self._is_disturbed, f"refused for nothing: {error}"
-        is_followed = bool(way) and not self._is_disturbed and way != _LEAVE_OUT
+        is_followed = bool(way) and not self._is_disturbed and way not in {_LEAVE_OUT, RESTORE}
         is_else = isinstance(error, (DataLossError, OptionError)) or target.has_several
         assert not is_followed or is_else, f"{way!r} was followed, and is refused: {error}"
         if self._is_disturbed or tries == 0 or not (is_whole or self._chance.random() < 0.7):

@@ -6,9 +6,10 @@ import random
 from typing import TYPE_CHECKING, Final
 
 import pytest
-from tests.pipelines.archives import Archived, WithNewest
+from tests.pipelines.archives import RESTORE, Archived, WithNewest
 from tests.pipelines.guards import GUARDS
 from tests.pipelines.histories import KINDS, History
+from tests.pipelines.sinks import Streamed
 from tests.pipelines.sources import TOPIC, Source, bounds
 
 from kafkalog.errors import DataLossError, TargetMismatchError
@@ -41,6 +42,41 @@ def test_a_history_finds_that_a_guard_is_gone(
     guard.take_out(monkeypatch)
     with pytest.raises(AssertionError):
         guard.let_happen(tmp_path / "without")
+
+
+_REMOVED: Final = "target remove, source append, run, run"
+_SET_BACK: Final = "target keep, source append, run, target put_back, run, run"
+_RECREATED: Final = "source recreate, source append, source append, source append, run, run"
+_WAYS: Final = {
+    **{(kind, way): _REMOVED for kind in KINDS for way in KINDS[kind].ways},
+    ("replay", "--from-target"): _SET_BACK,
+    ("replay", "kafkalog topic alter"): "source add_partition, run, run",
+    **{(kind, RESTORE): "target write, source append, run, run" for kind in KINDS},
+    ("batches", "leave this write out"): "source retain, target lose_last_commit, run, run",
+    ("sink", Streamed.ways[0]): "target lose_checkpoint, source append, run, run",
+    ("ingest", "kafkalog topic delete"): _RECREATED,
+    **{("restore", way): _RECREATED for way in KINDS["restore"].ways},
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "way"), [(kind, way) for kind in KINDS for way in KINDS[kind].ways]
+)
+def test_each_way_on_that_a_refusal_names_is_followed(tmp_path: Path, kind: str, way: str) -> None:
+    """Of a few histories that begin alike, one is refused so, and goes on that way."""
+    for number in range(8):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        history = History(folder, f"way/{number}", kind)
+        history.target.ways = (way,)
+        try:
+            history.follow(["run", *_WAYS[kind, way].split(", ")])
+        except AssertionError as error:
+            if not str(error).startswith("no way on is named"):
+                raise
+        if any(told.startswith(f"run {way}: ok") for told in history.told):
+            return
+    raise AssertionError(f"nothing named {way!r}")
 
 
 @pytest.mark.parametrize("way", ["--from-target continues", "another topic"])
