@@ -24,7 +24,14 @@ from kafkalog.jobs.cli.batches import consume, dump, verify
 from kafkalog.jobs.cli.brokers import handover, recover, takeover
 from kafkalog.jobs.cli.care import backup, compact, delete_records, retain, salvage
 from kafkalog.jobs.cli.find import find
-from kafkalog.jobs.cli.groups import delete_group, groups, lag, list_all_groups, reset_group
+from kafkalog.jobs.cli.groups import (
+    delete_group,
+    groups,
+    lag,
+    list_all_groups,
+    reset_group,
+    serve_metrics,
+)
 from kafkalog.jobs.cli.lookup import get
 from kafkalog.jobs.cli.nodes import elect, reassign, replicas, vote
 from kafkalog.jobs.cli.report import plot, report
@@ -58,6 +65,7 @@ _WORDS: Final = {
     "group list": "consumer-groups consumers",
     "group reset": "reset reset-group reset-offsets seek",
     "lag": "behind",
+    "serve-metrics": "exporter metrics prometheus",
     "verify": "check fsck validate",
     "recover": "clean-up cleanup fix repair",
     "salvage": "rescue",
@@ -262,6 +270,7 @@ _COMMANDS: Final[tuple[tuple[str, str, Callable[..., None], str, str], ...]] = (
     (_GROUPS, "group list", list_all_groups, "/logs", ""),
     (_GROUPS, "group describe", groups, "/logs", "groups"),
     (_GROUPS, "lag", lag, '/logs --offsets \'{"t":{"0":1}}\'', ""),
+    (_GROUPS, "serve-metrics", serve_metrics, "/logs", ""),
     (_GROUPS, "group reset", reset_group, "/logs -g g -t t --to earliest", "groups reset"),
     (_GROUPS, "group delete", delete_group, "/logs -g g", "groups delete"),
     (_CARE, "backup", backup, "/logs /backup/monday", ""),

@@ -1,4 +1,4 @@
-"""The commands about consumer groups: ``group list|describe|reset|delete``, ``lag``."""
+"""Commands about consumer groups: ``group list|describe|reset|delete``, ``lag``, metrics of it."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from kafkalog.jobs.cli.arguments import (
 from kafkalog.jobs.cli.confirmation import Loss, Yes, act_if_agreed
 from kafkalog.jobs.cli.output import end_with, exit_if, one_line_errors, print_rows, tell_dry_run
 from kafkalog.jobs.process.arguments import ALLOW_BROKER, point_in_time, split_names
-from kafkalog.jobs.process.running import print_line
+from kafkalog.jobs.process.running import Form, print_line, printing
 from kafkalog.model import many
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from kafkalog.jobs.inspection.lag import LagMeter
+    from kafkalog.jobs.inspection.lag import LagMeter, ReadersNamed
     from kafkalog.model import TopicPartition
     from kafkalog.streaming.groups.administration import Changed
 
 
-__all__ = ["delete_group", "groups", "lag", "list_all_groups", "reset_group"]
+__all__ = ["delete_group", "groups", "lag", "list_all_groups", "reset_group", "serve_metrics"]
 
 
 # ----------------------------------------------------------------------------------------------
@@ -238,6 +238,10 @@ def _report(group: str, done: Sequence[Changed], *, as_json: bool, dry_run: bool
 # The command that shows how far readers are behind: ``lag``.
 
 
+Host = Annotated[
+    str, typer.Option(metavar="ADDRESS", help="Where to listen; 0.0.0.0: for other machines too.")
+]
+Port = Annotated[int, typer.Option(min=0, max=65535, help="The port; 0: any that is free.")]
 Group = Annotated[
     list[str] | None,
     typer.Option(
@@ -252,12 +256,18 @@ Checkpoint = Annotated[
 ]
 Offsets = Annotated[str | None, typer.Option(help='Offsets as a query prints them: {"t":{"0":5}}.')]
 Watch = Annotated[bool, typer.Option("--watch", "-w", help="Look again and again, until Ctrl-C.")]
+MetricsFormat = Annotated[
+    Form | None,
+    typer.Option(
+        "--format", "-f", metavar="FORM", help="As --output; prometheus: all metrics of the log."
+    ),
+]
 Every = Annotated[
     float, typer.Option(min=0.1, max=86400, help="With --watch: seconds between two looks.")
 ]
 
 
-def lag(
+def lag(  # noqa: PLR0917 - what the command line offers
     paths: Paths,
     group: Group = None,
     checkpoint: Checkpoint = None,
@@ -265,6 +275,7 @@ def lag(
     topic: TopicName = None,
     watch: Watch = False,
     every: Every = 2.0,
+    metrics_format: MetricsFormat = None,  # noqa: ARG001 - the class of all commands reads it
     as_json: Json = False,
 ) -> None:
     """Show how far groups and queries are behind: in offsets, in bytes, and in time."""
@@ -272,6 +283,9 @@ def lag(
         from kafkalog.jobs.inspection.lag import LagMeter, ReadersNamed  # noqa: PLC0415
 
         named = ReadersNamed(group or (), checkpoint or (), offsets)
+        if printing().form is Form.PROMETHEUS:
+            _print_metrics(paths, named, topic)
+            return
         meter = LagMeter(paths, named, topic)
         if watch:
             _show_for_ever(meter, every, as_json=as_json)
@@ -280,6 +294,39 @@ def lag(
     if not rows:
         print_line(f"no position is known in topic {topic}", err=True)
     exit_if(row["lag"] is None for row in rows)
+
+
+def _print_metrics(paths: Sequence[str], named: ReadersNamed, topic: str | None) -> None:
+    """Print what Prometheus reads: for the textfile collector of its node exporter."""
+    from kafkalog.jobs.inspection.metrics import LogMetrics  # noqa: PLC0415
+    from kafkalog.texts import metrics_text  # noqa: PLC0415
+
+    typer.echo(metrics_text(LogMetrics(paths, named, topic).collect()), nl=False)
+
+
+def serve_metrics(
+    paths: Paths,
+    group: Group = None,
+    checkpoint: Checkpoint = None,
+    topic: TopicName = None,
+    host: Host = "127.0.0.1",
+    port: Port = 9308,
+) -> None:
+    """Serve metrics of a log to Prometheus, until Ctrl-C: lag, sizes, ages, writers, disks."""
+    with one_line_errors():
+        from kafkalog.jobs.inspection.lag import ReadersNamed  # noqa: PLC0415
+        from kafkalog.jobs.inspection.metrics import LogMetrics, serve  # noqa: PLC0415
+
+        metrics = LogMetrics(paths, ReadersNamed(group or (), checkpoint or ()), topic)
+        metrics.collect()  # what is wrong with the paths is said here
+        server, thread = serve(metrics, host, port)
+        shown = f"[{host}]" if ":" in host else host
+        print_line(f"metrics: http://{shown}:{server.server_port}/metrics", err=True)
+        try:
+            thread.join()
+        finally:
+            server.shutdown()
+            server.server_close()
 
 
 def _show_for_ever(meter: LagMeter, every: float, *, as_json: bool) -> None:

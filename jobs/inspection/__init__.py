@@ -8,6 +8,8 @@
     records that somebody asks for; numbers of them.
 ``lag``
     who reads topics, and how far each is behind.
+``metrics``
+    lag, sizes, ages, writers and disks, as Prometheus is given them.
 ``units``
     what rows hold, as people read it.
 

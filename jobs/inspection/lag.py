@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from kafkalog.checkpoints.query_checkpoint import last_batch, query_offsets
 from kafkalog.errors import (
     CheckpointError,
-    CorruptRecordError,
-    DataLossError,
     KafkaLogError,
     OptionError,
     UnknownTopicOrPartitionError,
@@ -32,9 +30,7 @@ from kafkalog.model import OFFSETS_TOPIC, listed
 from kafkalog.streaming.coordinator.group_replay import PositionsReplay, replay_records
 from kafkalog.streaming.groups.position_topics import is_of_earlier_topic, last_batch_of
 from kafkalog.streaming.log.history import find_divergence
-from kafkalog.streaming.log.partition_log import identity_of
-from kafkalog.streaming.log.read.slices import open_planned
-from kafkalog.streaming.records.columns import Columns, RecordDecoder
+from kafkalog.streaming.log.partition_log import identity_of, measure_unread
 from kafkalog.streaming.source.offsets import from_json_text
 
 if TYPE_CHECKING:
@@ -43,8 +39,6 @@ if TYPE_CHECKING:
     from kafkalog.model import TopicPartition
     from kafkalog.streaming.coordinator.group_replay import CommittedOffset
     from kafkalog.streaming.log.history import Divergence, LastBatch
-    from kafkalog.streaming.log.partition_log import PartitionLog
-    from kafkalog.streaming.log.read.slices import SegmentSlice
     from kafkalog.streaming.source.offsets import PartitionOffsets
     from kafkalog.streaming.store.ends.tracker import LogEndTracker
 
@@ -465,7 +459,7 @@ def _found(
     try:
         with watch.open(key) as log:
             start = log.log_start_offset if offset is None else offset
-            return _Found(max(0, end - start), _waiting(log, start, end))
+            return _Found(max(0, end - start), _Waiting(*measure_unread(log, start, end)))
     except UnknownTopicOrPartitionError:  # deleted since
         return _Found(None, None, "the partition is not there")
 
@@ -477,35 +471,4 @@ def _divergence(
         return None
     with suppress(KafkaLogError, OSError), watch.open(key) as log:
         return find_divergence(log, offset, batch)
-    return None
-
-
-def _waiting(log: PartitionLog, start: int, end: int) -> _Waiting:
-    first = max(start, log.log_start_offset)
-    slices = log.slices(first, end)
-    size = sum(each.size for each in slices) - _already_read(slices)
-    return _Waiting(size, _next_timestamp(log, slices, end))
-
-
-def _already_read(slices: Sequence[SegmentSlice]) -> int:
-    """Return the bytes before the batch of the first offset: an index leads near it, or before."""
-    segment = open_planned(slices[0]) if slices else None
-    if segment is None:
-        return 0
-    with segment, suppress(CorruptRecordError):  # said where the next record is looked for
-        position = segment.translate_offset(slices[0].start_offset)
-        return slices[0].size if position is None else max(0, position - slices[0].start_position)
-    return 0
-
-
-def _next_timestamp(log: PartitionLog, slices: Sequence[SegmentSlice], end: int) -> int | None:
-    """Return the time of the first record, in ms; None without one, or if it has none."""
-    decoder = RecordDecoder(Columns.TIMESTAMP_MS, max_rows=1)
-    try:
-        for planned in slices:
-            for batch in log.read_slice(planned, decoder, committed_end=end):
-                for stamp in batch.column(0).to_pylist():
-                    return stamp if stamp >= 0 else None
-    except (CorruptRecordError, DataLossError) as error:
-        _LOGGER.warning("%s: the next record cannot be read: %s", log.topic_partition, error)
     return None

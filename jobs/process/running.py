@@ -65,6 +65,7 @@ class Form(StrEnum):
     TABLE = "table"
     JSON = "json"
     CSV = "csv"
+    PROMETHEUS = "prometheus"
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,12 +161,14 @@ class Command(typer.core.TyperCommand):
     def invoke(self, ctx: Any) -> Any:  # noqa: ANN401 - classes of typer
         """Run the command; what it prints is as it was told."""
         given = {name: ctx.params.pop(name, None) for name in _common_options()}
-        form = Form(given["output"] or Form.TABLE)
+        form = Form(given["output"] or ctx.params.get("metrics_format") or Form.TABLE)
+        if form is Form.PROMETHEUS and "metrics_format" not in ctx.params:
+            raise typer.BadParameter("prometheus is a form of 'kafkalog lag' alone")
         if ctx.params.get("as_json"):
-            if form is Form.CSV:
+            if form in {Form.CSV, Form.PROMETHEUS}:
                 raise typer.BadParameter("give one of --json and --output, not both")
             form = Form.JSON
-        elif form is not Form.TABLE:
+        elif form in {Form.JSON, Form.CSV}:
             ctx.params["as_json"] = True
         verbose = bool(given["verbose"] or ctx.params.get("show_all"))
         token = _PRINTING.set(Printing(form, verbose, bool(given["quiet"])))

@@ -1,11 +1,15 @@
-"""Decode bytes as Java does, and show text from outside so that it is inert."""
+"""Decode bytes as Java does, show text from outside so that it is inert, and write metrics."""
 
 from __future__ import annotations
 
 import re
-from typing import Final
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
 
-__all__ = ["decode_as_java", "printable"]
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+__all__ = ["Metric", "decode_as_java", "metrics_text", "printable"]
 
 _REPLACEMENT: Final = "\ufffd".encode()
 _SURROGATE: Final = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]?")
@@ -29,3 +33,47 @@ def printable(text: str) -> str:
     return "".join(
         each if each.isprintable() else each.encode("unicode_escape").decode() for each in text
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A metric of Prometheus: its values by labels. One whose name ends in ``_total`` only grows.
+
+    Attributes:
+        name: with its unit: ``kafkalog_lag_seconds``.
+        help: what it counts, in one sentence.
+        samples: labels and a value, for each time series.
+    """
+
+    name: str
+    help: str
+    samples: list[tuple[Mapping[str, object], float]] = field(default_factory=list)
+
+    def add(self, value: float | None, **labels: object) -> None:
+        """Add a time series, where there is a value."""
+        if value is not None:
+            self.samples.append((labels, value))
+
+
+def metrics_text(metrics: Iterable[Metric]) -> str:
+    """Write metrics as Prometheus reads them, as a page or a file of the node exporter.
+
+    One without time series is left out.
+
+    Source: Prometheus "Exposition formats", text format 0.0.4.
+    """
+    return "".join(f"{line}\n" for each in metrics if each.samples for line in _metric_lines(each))
+
+
+def _metric_lines(metric: Metric) -> Iterator[str]:
+    kind = "counter" if metric.name.endswith("_total") else "gauge"
+    yield f"# HELP {metric.name} {metric.help}"
+    yield f"# TYPE {metric.name} {kind}"
+    for labels, value in metric.samples:
+        shown = ",".join(f'{name}="{_escaped(str(text))}"' for name, text in labels.items())
+        yield f"{metric.name}{{{shown}}} {value}" if shown else f"{metric.name} {value}"
+
+
+def _escaped(text: str) -> str:
+    text = text.encode("utf-8", "backslashreplace").decode()  # a half of a surrogate pair
+    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")

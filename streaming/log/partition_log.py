@@ -5,12 +5,14 @@ Source: Kafka ``UnifiedLog``, ``LocalLog``, ``LogSegments``.
 
 from __future__ import annotations
 
+import logging
 from collections import deque
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 import numpy as np
 
-from kafkalog.errors import OffsetOutOfRangeError
+from kafkalog.errors import CorruptRecordError, DataLossError, OffsetOutOfRangeError
 from kafkalog.files.closing import Closing
 from kafkalog.files.remote_path import RemotePath
 from kafkalog.model import MAX_OFFSET
@@ -18,16 +20,22 @@ from kafkalog.streaming.log.log_dir import check_stamp
 from kafkalog.streaming.log.log_end import ends_in_zeros, find_valid_end, is_followed, pass_damage
 from kafkalog.streaming.log.read.salvage import Salvage
 from kafkalog.streaming.log.read.slice_reader import read_slice
-from kafkalog.streaming.log.read.slices import SegmentSlice, slice_segment, split_slice
+from kafkalog.streaming.log.read.slices import (
+    SegmentSlice,
+    open_planned,
+    slice_segment,
+    split_slice,
+)
 from kafkalog.streaming.log.read.timestamps import find_by_timestamp, find_max_timestamp
 from kafkalog.streaming.log.read.transactions import StableOffset
 from kafkalog.streaming.log.segment import Chunk, LogSegment
 from kafkalog.streaming.log.segments import LogSegments, retrying
 from kafkalog.streaming.records.batch import scan_batches
+from kafkalog.streaming.records.columns import Columns, RecordDecoder
 from kafkalog.streaming.records.compression import DEFAULT_LIMIT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     import pyarrow as pa
@@ -38,7 +46,9 @@ if TYPE_CHECKING:
     from kafkalog.streaming.log.read.slice_reader import Decoder
 
 
-__all__ = ["LogEnd", "PartitionLog", "identity_of"]
+__all__ = ["LogEnd", "PartitionLog", "identity_of", "measure_unread"]
+
+_LOGGER: Final = logging.getLogger("kafkalog.log")
 
 _T = TypeVar("_T")
 
@@ -393,3 +403,42 @@ def _stamp(log: PartitionLog) -> tuple[object, ...]:
     found = [log.directory.stat(), *(each.path.stat() for each in log.segments[:1])]
     changed_ns = found[-1].st_ctime_ns if len(log.segments) > 1 else 0
     return *((each.st_dev, each.st_ino) for each in found), changed_ns
+
+
+# ----------------------------------------------------------------------------------------------
+# What lies between a reader's position and the end.
+
+
+def measure_unread(log: PartitionLog, start: int, end: int) -> tuple[int, int | None]:
+    """Return the bytes between two offsets, and the time of the first record there, in ms.
+
+    The bytes are of whole batches; where ``end`` is below the log's, an index interval more at
+    most. The time is None where there is no record, or it has none.
+    """
+    slices = log.slices(max(start, log.log_start_offset), end)
+    size = sum(each.size for each in slices) - _already_read(slices)
+    return size, _next_timestamp(log, slices, end)
+
+
+def _already_read(slices: Sequence[SegmentSlice]) -> int:
+    """Return the bytes before the batch of the first offset: an index leads near it, or before."""
+    segment = open_planned(slices[0]) if slices else None
+    if segment is None:
+        return 0
+    with segment, suppress(CorruptRecordError):  # said where the next record is looked for
+        position = segment.translate_offset(slices[0].start_offset)
+        return slices[0].size if position is None else max(0, position - slices[0].start_position)
+    return 0
+
+
+def _next_timestamp(log: PartitionLog, slices: Sequence[SegmentSlice], end: int) -> int | None:
+    """Return the time of the first record, in ms; None without one, or if it has none."""
+    decoder = RecordDecoder(Columns.TIMESTAMP_MS, max_rows=1)
+    try:
+        for planned in slices:
+            for batch in log.read_slice(planned, decoder, committed_end=end):
+                for stamp in batch.column(0).to_pylist():
+                    return stamp if stamp >= 0 else None
+    except (CorruptRecordError, DataLossError) as error:
+        _LOGGER.warning("%s: the next record cannot be read: %s", log.topic_partition, error)
+    return None

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import json
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
-from kafkalog.errors import CheckpointError
+from kafkalog.errors import CheckpointError, KafkaLogError
 from kafkalog.files.atomic import write_atomically
-from kafkalog.model import listed
+from kafkalog.files.system import system
+from kafkalog.model import TopicPartition, listed
+from kafkalog.streaming.log.partition_log import measure_unread
 from kafkalog.streaming.options.kinds import READABLE_PATHS, WRITABLE_PATHS
 from kafkalog.streaming.sink.group_writer import GroupWriter
 from kafkalog.streaming.source.end_offsets import EndOffsets
 from kafkalog.streaming.source.offsets import from_json_text
 from kafkalog.streaming.spark.versions import HAS_ADMISSION_CONTROL, warn_of_no_lag
+from kafkalog.texts import Metric, metrics_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -29,13 +32,12 @@ if TYPE_CHECKING:
         QueryTerminatedEvent,
     )
 
-    from kafkalog.model import TopicPartition
-
 
 __all__ = [
     "GroupOffsetsListener",
     "LagListener",
     "QueryLag",
+    "Unread",
     "json_lines",
     "lag",
     "offsets_behind_latest",
@@ -129,42 +131,86 @@ def lag(path: str, offsets: str | Mapping[str, Mapping[str, int]]) -> dict[Topic
 
 
 # ----------------------------------------------------------------------------------------------
-# Lags of queries for monitoring: Prometheus' text format, and JSON lines.
-#
-# Source: Prometheus "Exposition formats", text format 0.0.4.
+# Metrics of queries for monitoring: Prometheus' text format, and JSON lines.
 
 
-_LAG: Final = "kafkalog_query_lag_offsets"
-_BATCH: Final = "kafkalog_query_batch_id"
-_HELP: Final = {
-    _LAG: "Offsets that are committed and were not read at the end of the last micro-batch.",
-    _BATCH: "The number of the last micro-batch.",
-}
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """What a query has not read of a partition: bytes, and the time of the next record in ms."""
+
+    bytes: int
+    next_timestamp: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class QueryLag:
-    """How far one query was behind at the end of a micro-batch.
+    """How far one query was behind at the end of a micro-batch, and what that batch took.
 
     Attributes:
         query: its id, which outlasts restarts.
         name: its name, if it has one.
         batch_id: the micro-batch.
         sources: for each of its sources the lag of each partition, in offsets.
+        rows: how many rows the micro-batch read.
+        bytes: how many bytes of record batches these lie in, where that was asked for.
+        seconds: how long each step of it took, by Spark's names.
+        unread: of each partition, where that was asked for.
+        is_running: False once the query has ended; the other values are then its last ones.
+        failures: how often it has ended by an error, as far as the listener was there.
     """
 
     query: str
     name: str | None
     batch_id: int
     sources: Sequence[Mapping[TopicPartition, int]]
+    rows: int | None = None
+    bytes: int | None = None
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    unread: Mapping[TopicPartition, Unread] = field(default_factory=dict)
+    is_running: bool = True
+    failures: int = 0
 
 
 def prometheus_text(lags: Iterable[QueryLag]) -> str:
     """Write lags as Prometheus reads them, as a page or a file of the node exporter."""
-    known = list(lags)
-    lines = [*_metric(_BATCH, ((_query_labels(each), each.batch_id) for each in known))]
-    lines += _metric(_LAG, ((labels, lag) for each in known for labels, lag in _by_partition(each)))
-    return "".join(f"{line}\n" for line in lines)
+    batch = Metric("kafkalog_query_batch_id", "The number of the last micro-batch.")
+    running = Metric("kafkalog_query_running", "1 while the query runs, 0 once it has ended.")
+    failures = Metric("kafkalog_query_failures_total", "How often the query has ended by an error.")
+    rows = Metric("kafkalog_query_batch_rows", "Rows that the last micro-batch read.")
+    sizes = Metric("kafkalog_query_batch_bytes", "Bytes that the last micro-batch read.")
+    steps = Metric(
+        "kafkalog_query_step_seconds",
+        "How long a step of the last micro-batch took; triggerExecution is the whole batch.",
+    )
+    behind = Metric(
+        "kafkalog_query_lag_offsets",
+        "Offsets that are committed and were not read at the end of the last micro-batch.",
+    )
+    unread = Metric("kafkalog_query_lag_bytes", "Bytes that were not read then.")
+    ages = Metric("kafkalog_query_lag_seconds", "Age of the next record that was not read then.")
+    now = system.time_ns() / 1e9
+    for each in lags:
+        labels = _query_labels(each)
+        batch.add(each.batch_id, **labels)
+        running.add(int(each.is_running), **labels)
+        failures.add(each.failures, **labels)
+        rows.add(each.rows, **labels)
+        sizes.add(each.bytes, **labels)
+        for step, seconds in each.seconds.items():
+            steps.add(seconds, **labels, step=step)
+        for place, lag in _by_partition(each):
+            behind.add(lag, **place)
+            key = TopicPartition(str(place["topic"]), int(place["partition"]))
+            if key in each.unread:
+                unread.add(each.unread[key].bytes, **place)
+                ages.add(_age(each.unread[key], now), **place)
+    return metrics_text([batch, running, failures, rows, sizes, steps, behind, unread, ages])
+
+
+def _age(unread: Unread, now: float) -> float | None:
+    if unread.next_timestamp is None:
+        return None if unread.bytes else 0.0
+    return round(max(0.0, now - unread.next_timestamp / 1000), 3)
 
 
 def json_lines(lags: Iterable[QueryLag]) -> str:
@@ -187,16 +233,52 @@ def _by_partition(lag: QueryLag) -> Iterator[tuple[dict[str, str | int], int]]:
             yield {**_query_labels(lag), **place}, offsets
 
 
-def _metric(name: str, samples: Iterable[tuple[Mapping[str, str | int], int]]) -> Iterator[str]:
-    yield f"# HELP {name} {_HELP[name]}"
-    yield f"# TYPE {name} gauge"
-    for labels, value in samples:
-        shown = ",".join(f'{label}="{_escaped(str(text))}"' for label, text in labels.items())
-        yield f"{name}{{{shown}}} {value}"
+class _UnreadMeter:
+    """Measures bytes in a log between offsets, each time as of now. Not thread safe."""
+
+    def __init__(self, path: str) -> None:
+        self._paths = READABLE_PATHS.read(path)
+        self._topics: frozenset[str] = frozenset()
+        self._logs: EndOffsets | None = None
+
+    def measure(
+        self, sources: Sequence[Mapping[str, Any]]
+    ) -> tuple[int | None, dict[TopicPartition, Unread]]:
+        """Return the bytes that a micro-batch read, and what it left of each partition.
+
+        ``sources`` are those of its progress; ones that are not read from this log are left out.
+        """
+        places = [place for each in sources if (place := _places_of(each)) is not None]
+        topics = frozenset(key.topic for _, ends in places for key in ends)
+        if not places:
+            return None, {}
+        if self._logs is None or topics != self._topics:
+            self._topics = topics
+            self._logs = EndOffsets(self._paths, lambda key: key.topic in topics)
+        latest = self._logs.look().offsets
+        size, unread = 0, {}
+        for starts, ends in places:
+            for key in ends.keys() & latest.keys():
+                with self._logs.open(key) as log:
+                    start = starts.get(key, log.log_start_offset)
+                    if start < ends[key] <= latest[key]:
+                        size += measure_unread(log, start, ends[key])[0]
+                    if ends[key] <= latest[key]:
+                        unread[key] = Unread(*measure_unread(log, ends[key], latest[key]))
+        return size, unread
 
 
-def _escaped(text: str) -> str:
-    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+def _places_of(
+    source: Mapping[str, Any],
+) -> tuple[Mapping[TopicPartition, int], Mapping[TopicPartition, int]] | None:
+    try:
+        start = source.get("startOffset")
+        return (
+            from_json_text(start) if start is not None else {},
+            from_json_text(source.get("endOffset")),
+        )
+    except CheckpointError:
+        return None
 
 
 # ----------------------------------------------------------------------------------------------
@@ -247,36 +329,47 @@ class GroupOffsetsListener(_ProgressListener):
 
 
 class LagListener(_ProgressListener):
-    """Keeps, logs and exports how far the sources of queries are behind."""
+    """Keeps, logs and exports how far the sources of queries are behind, and what batches take."""
 
     def __init__(
-        self, *, query: str | None = None, textfile: str | PathLike[str] | None = None
+        self,
+        *,
+        query: str | None = None,
+        textfile: str | PathLike[str] | None = None,
+        path: str | None = None,
     ) -> None:
-        """Follow one query, or all.
+        """Follow one query, or all. When a query ends, its last values stay.
 
         After each micro-batch ``textfile`` is replaced by :meth:`to_prometheus`: a file such as the
-        textfile collector of Prometheus' node exporter reads (``….prom``).
+        textfile collector of Prometheus' node exporter reads (``….prom``). With ``path``, the log
+        directories that the queries read, the lag is known in bytes and seconds too, and how many
+        bytes each micro-batch has read.
         """
         super().__init__(query)
         if not HAS_ADMISSION_CONTROL:
             warn_of_no_lag()
         self._textfile = None if textfile is None else Path(textfile)
+        self._meter = None if path is None else _UnreadMeter(path)
         self.lags: dict[str, list[dict[TopicPartition, int]]] = {}
         """By the query's id: for each of its sources the lag of each partition, in offsets."""
         self._exported: dict[str, QueryLag] = {}
 
     def to_prometheus(self) -> str:
-        """Return the lags of all queries in Prometheus' text format."""
+        """Return the metrics of all queries in Prometheus' text format."""
         return prometheus_text(list(self._exported.values()))
 
     def to_json(self) -> str:
-        """Return them as JSON, a line for each partition of each source."""
+        """Return the lags as JSON, a line for each partition of each source."""
         return json_lines(list(self._exported.values()))
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
-        """Export the query no more."""
-        self._exported.pop(str(event.id), None)
-        self._write_textfile()
+        """Export the last values of the query, and that it does not run any more."""
+        last = self._exported.get(str(event.id))
+        if last is not None:
+            failures = last.failures + (event.exception is not None)
+            ended = replace(last, is_running=False, failures=failures)
+            self._exported[last.query] = ended
+            self._write_textfile()
 
     def _write_textfile(self) -> None:
         if self._textfile is not None:
@@ -292,7 +385,19 @@ class LagListener(_ProgressListener):
         progress = event.progress
         query, lags = str(progress.id), [partition_lags(source) for source in progress.sources]
         self.lags[query] = lags
-        self._exported[query] = QueryLag(query, progress.name, progress.batchId, lags)
+        size, unread = self._measure(progress.sources)
+        before = self._exported.get(query)
+        self._exported[query] = QueryLag(
+            query,
+            progress.name,
+            progress.batchId,
+            lags,
+            rows=progress.numInputRows,
+            bytes=size,
+            seconds={step: ms / 1000 for step, ms in sorted(progress.durationMs.items())},
+            unread=unread,
+            failures=before.failures if before else 0,
+        )
         self._write_textfile()
         for number, source in enumerate(progress.sources):
             behind = offsets_behind_latest(source)
@@ -305,3 +410,13 @@ class LagListener(_ProgressListener):
                     number,
                     *behind.values(),
                 )
+
+    def _measure(
+        self, sources: Sequence[Mapping[str, Any]]
+    ) -> tuple[int | None, dict[TopicPartition, Unread]]:
+        if self._meter is not None:
+            try:
+                return self._meter.measure(sources)
+            except (KafkaLogError, OSError) as error:  # a query does not fail for its monitoring
+                _PROGRESS_LOGGER.warning("the lag in bytes is not known: %s", error)
+        return None, {}

@@ -1232,6 +1232,8 @@ OF_OPTIONS: Final = ("for `kafkalog compact`", "for `kafkalog retain`", "which t
 ELSEWHERE: Final[dict[str, str]] = {
     "a broker has written since. Run": "unit/admin/test_handed_nodes.py::"
     "test_after_brokers_have_written_a_takeover_comes_before_a_handover",
+    "serving metrics needs prometheus-client": "unit/jobs/test_metrics.py::"
+    "test_without_the_library_the_command_that_is_named_prints_the_same",
     "a broker of another one would lose": "unit/admin/test_handed_nodes.py::"
     "test_a_replica_that_lags_is_brought_in_sync_first",
     "nothing says which is the cluster's": "unit/admin/test_handed_nodes.py::"
