@@ -178,13 +178,11 @@ def choose_segments(segments: Sequence[TierSegment], lineage: Lineage) -> list[P
     pieces: list[Piece] = []
     for (epoch, start), (_, end) in pairwise([*known, (0, 2**63 - 1)]):
         for piece in _cover(list(_of_epoch(segments, epoch, start, end))):
-            last = pieces[-1] if pieces else None
-            if last is not None and last.segment is piece.segment:
-                pieces[-1] = last._replace(end=piece.end)
-            elif last is not None and piece.base_offset <= last.base_offset:
-                pieces[-1] = Piece(piece.segment, last.start, piece.end)
-            else:
-                pieces.append(piece)
+            begin = piece.start
+            # what has an offset of an epoch has all that was before it in the log, as well
+            while pieces and pieces[-1].base_offset >= piece.base_offset:
+                begin = pieces.pop().start
+            pieces.append(piece._replace(start=begin))
     return pieces
 
 
