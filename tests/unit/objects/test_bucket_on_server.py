@@ -23,7 +23,7 @@ from kafkalog.streaming.source.reading import read_split
 from kafkalog.streaming.source.schema import ReadRows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 
 LARGE = {"max.message.bytes": str(4 << 20)}
@@ -88,7 +88,16 @@ def test_an_idle_tail_asks_for_the_next_commit_alone(
     place, options = server.uri("idle"), server.options
     kafkalog.append(place, "t", pa.table({"value": ["1"]}), options=options)
     now = 1.0
-    others = {each.ident for each in threading.enumerate()} - {threading.get_ident()}
+    own = threading.local()  # numbers of threads are used again, and tell nothing
+    own.is_own = True
+    start = system.start_thread
+
+    def started(function: Callable[..., object], args: tuple[object, ...] = ()) -> int:
+        def run(*given: object) -> None:
+            own.is_own = True
+            function(*given)
+
+        return start(run if hasattr(own, "is_own") else function, args)
 
     def clock(seconds: float = 1 / 64) -> float:
         """Whoever asks for the time has taken some; threads of other tests keep theirs."""
@@ -96,12 +105,13 @@ def test_an_idle_tail_asks_for_the_next_commit_alone(
         now += seconds
         return now
 
+    monkeypatch.setattr(system, "start_thread", started)
     for name in ("monotonic", "sleep"):
         real = getattr(system, name)
         monkeypatch.setattr(
             system,
             name,
-            lambda *a, real=real: real(*a) if threading.get_ident() in others else clock(*a),
+            lambda *a, real=real: clock(*a) if hasattr(own, "is_own") else real(*a),
         )
     given = {**options, "startingOffsets": "earliest"}
     tail = kafkalog.tail(place, "t", idle_timeout=60, options=given)
