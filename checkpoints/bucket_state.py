@@ -17,6 +17,16 @@ base offset, number of records, largest timestamp, and leader epoch. Offset and 
 themselves are void: they lie outside the checksum, and readers put them in. ``""`` names the commit
 object itself, and positions count from the first inline byte.
 
+A run that a task has put alone into its object has a 1 behind that: it may become a segment. A
+sealed segment is an extent of its own object, with the sizes of its indexes behind that, and every
+so many of their entries (base64), so that a search asks for few bytes of them::
+
+    {"extents":"<topic id>","partition":0,"of":[["logs/<topic id>/t-0/<base>-<number>-<id>",0,
+        1073741824,0,65536,1700000000,0,[524280,786420,0,"AAAA…","AAAA…"]]]}
+
+    replaced    {"replaced":"<topic id>","partition":0,"of":[…]}: extents of the same offsets as
+                those whose place they take
+    clean       {"clean":[["<topic id>",0,4711]]}: the log is compacted below this offset
     deleted     {"deleted":["<topic id>"]}
     forgotten   {"forgotten":[["","<writer>"],["<topic id>","<writer whose version counts there>"]]}
     swept       {"swept":6,"delay":86400000}
@@ -33,8 +43,10 @@ staged one with such a name may not commit it. ``delay`` is how old they are the
 
 from __future__ import annotations
 
+import base64
 import json
 import re
+from bisect import bisect_left
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
@@ -71,17 +83,21 @@ __all__ = [
     "BucketCommit",
     "BucketState",
     "Extent",
+    "SealedIndexes",
     "checkpoint_bytes",
     "checkpoint_name",
     "commit_bytes",
     "commit_name",
     "data_name",
+    "find_range",
     "floor_name",
     "number_of_checkpoint",
     "number_of_commit",
     "number_of_data",
+    "object_path",
     "parse_checkpoint",
     "parse_commit",
+    "segment_name",
 ]
 
 MAX_INLINE_BYTES: Final = 1 << 20
@@ -94,14 +110,21 @@ _VERSION: Final = 1
 _HEAD: Final = frozenset({"commit", "id", "previous", "log", "inline"})
 _CHECKPOINT_HEAD: Final = _HEAD - {"previous", "inline"}
 _EXTENTS: Final = frozenset({"extents", "partition", "of"})
+_REPLACED: Final = frozenset({"replaced", "partition", "of"})
 _SWEPT: Final = frozenset({"swept", "delay"})
 _OF_COMMIT: Final = {each: frozenset({each}) for each in ("deleted", "forgotten")}
 _DROPPED: Final = frozenset({"dropped"})
+_CLEAN: Final = frozenset({"clean"})
 
 DELETE_DELAY_MS: Final = 86_400_000
 """How old a data object must be in a new log before it is swept."""
 
 _DATA: Final = re.compile(r"data/([0-9]{20})-[0-9a-f]{32}", re.ASCII)
+_SEGMENT: Final = re.compile(
+    r"logs/[0-9A-Za-z_-]{1,64}/[0-9A-Za-z._-]{1,249}-[0-9]{1,10}/[0-9]{20}-([0-9]{20})-[0-9a-f]{32}",
+    re.ASCII,
+)
+_MOST_INDEX_BYTES: Final = 1 << 31
 _INLINE_OF: Final = re.compile(r"commits/([0-9]{20})", re.ASCII)
 _LARGEST_NAME: Final = 10**20 - 1
 _SMALLEST_BATCH: Final = 61
@@ -144,8 +167,8 @@ def number_of_checkpoint(name: str) -> int | None:
 
 
 def number_of_data(name: str) -> int | None:
-    """Return the commit in the name of a data object; None for another name."""
-    found = _DATA.fullmatch(name)
+    """Return the commit in the name of a data object or segment; None for another name."""
+    found = _DATA.fullmatch(name) or _SEGMENT.fullmatch(name)
     return None if found is None else int(found[1])
 
 
@@ -154,12 +177,45 @@ def data_name(newest: int, unique: str) -> str:
     return f"data/{newest:020}-{unique}"
 
 
+def segment_name(folder: str, base_offset: int, newest: int, unique: str) -> str:
+    """Return the name of a sealed segment, without what tells its log from its indexes.
+
+    ``folder`` is ``<topic id>/<topic>-<partition>``; ``newest`` commit was known at the beginning.
+    """
+    return f"logs/{folder}/{base_offset:020}-{newest:020}-{unique}"
+
+
+def object_path(log_id: str, name: str, suffix: str = ".log") -> str:
+    """Return where an object lies below the root; ``suffix`` tells which file of a segment."""
+    if name.startswith("logs/"):
+        return f"logs/{log_id}/{name.removeprefix('logs/')}{suffix}"
+    return f"_kafkalog/{log_id}/{name}"
+
+
 # ----------------------------------------------------------------------------------------------
 # Values.
 
 
+class SealedIndexes(NamedTuple):
+    """The indexes of a sealed segment: their bytes, and some entries of the first two.
+
+    ``offset_entries`` and ``time_entries`` are those of every so many slots and the last one, as
+    the files have them.
+    """
+
+    offset_bytes: int
+    time_bytes: int
+    txn_bytes: int = 0
+    offset_entries: bytes = b""
+    time_entries: bytes = b""
+
+
 class Extent(NamedTuple):
-    """A range of complete record batches of one partition in an object."""
+    """A range of complete record batches of one partition in an object.
+
+    ``alone``: a task has put this run alone into the object. ``sealed``: it is a segment, in which
+    offsets and epochs count; compaction may have taken records out.
+    """
 
     object: str
     position: int
@@ -168,6 +224,8 @@ class Extent(NamedTuple):
     records: int
     max_timestamp: int
     leader_epoch: int
+    alone: bool = False
+    sealed: SealedIndexes | None = None
 
     @property
     def end_offset(self) -> int:
@@ -190,6 +248,8 @@ class BucketCommit:
 
     ``topics`` by topic id, with those of their partitions and versions that change; settings are
     given whole. ``extents`` continue their partitions; those below a log start are dropped.
+    ``replaced`` take the place of those that have the same offsets; ``clean`` are the offsets below
+    which partitions are compacted.
     ``deleted`` are topics, ``forgotten`` writers, and versions of writers in a topic by its id.
     ``swept`` and ``delay_ms`` are 0 where they do not change. ``size`` is
     that of the object in bytes, without what is inline; 0 of one that was not written yet.
@@ -202,6 +262,8 @@ class BucketCommit:
     topics: Mapping[str, TopicState] = field(default_factory=dict)
     writers: Mapping[str, WriterState] = field(default_factory=dict)
     extents: Mapping[ExtentKey, Sequence[Extent]] = field(default_factory=dict)
+    replaced: Mapping[ExtentKey, Sequence[Extent]] = field(default_factory=dict)
+    clean: Mapping[ExtentKey, int] = field(default_factory=dict)
     inline: bytes = b""
     size: int = 0
     deleted: Sequence[str] = ()
@@ -222,6 +284,8 @@ class BucketState:
     extents: dict[ExtentKey, list[Extent]] = field(default_factory=dict)
     dropped: dict[str, int] = field(default_factory=dict)
     """Objects of which extents were dropped, and the last commit that did so, until it is swept."""
+    clean: dict[ExtentKey, int] = field(default_factory=dict)
+    """The offsets below which partitions are compacted."""
     swept: int = 0
     delay_ms: int = DELETE_DELAY_MS
 
@@ -238,6 +302,9 @@ class BucketState:
         for place, extents in commit.extents.items():
             self.extents.setdefault(place, []).extend(extents)
         self.number, self.commit_id = commit.number, commit.commit_id
+        for place, extents in commit.replaced.items():
+            self._replace(place, extents)
+        self.clean.update(commit.clean)
         self._drop(commit)
         self._forget(commit)
         self.swept = max(self.swept, commit.swept)
@@ -253,6 +320,7 @@ class BucketState:
         for key in commit.deleted:
             for number in self.topics.pop(key).partitions:
                 self._drop_below((key, number), _LARGEST_NAME)
+                self.clean.pop((key, number), None)
 
     def _forget(self, commit: BucketCommit) -> None:
         for key, writer in commit.forgotten:
@@ -272,9 +340,25 @@ class BucketState:
         else:
             self.extents.pop(place, None)
 
+    def _replace(self, place: ExtentKey, extents: Sequence[Extent]) -> None:
+        known = self.extents[place]
+        found = find_range(known, extents[0].base_offset, extents[-1].end_offset)
+        assert found is not None  # noqa: S101 - it was looked at before anything was changed
+        first, end = found
+        gone = {extent.object for extent in known[first:end]}
+        known[first:end] = extents
+        gone -= {extent.object for extent in extents}
+        self.dropped.update(dict.fromkeys(gone, self.number))
+
     def find_swept(self, commit: BucketCommit) -> str | None:
-        """Return an object that a commit names, and that may have been swept; None if none is."""
+        """Return an object that a commit names, and that may have been swept; None if none is.
+
+        What is left of an object that others are taken out of is there as long as it was before.
+        """
         named = {extent.object for some in commit.extents.values() for extent in some}
+        for place, some in commit.replaced.items():
+            known = {extent.object for extent in self.extents.get(place, ())}
+            named |= {extent.object for extent in some} - known
         digits = ((number_of_data(name), name) for name in sorted(named))
         return next((name for n, name in digits if n is not None and n < self.swept), None)
 
@@ -306,6 +390,20 @@ class BucketState:
         for key, number in commit.extents:
             if key not in commit.topics or number not in commit.topics[key].partitions:
                 raise ValueError(f"it has extents of {key}-{number}, and not its end")
+        self._check_replaced(commit)
+
+    def _check_replaced(self, commit: BucketCommit) -> None:
+        for (key, number), extents in commit.replaced.items():
+            if key not in self.topics or key in commit.deleted or not extents:
+                raise ValueError(f"it replaces extents of {key}-{number}")
+            known = self.extents.get((key, number), [])
+            start, end = extents[0].base_offset, extents[-1].end_offset
+            if find_range(known, start, end) is None:
+                raise ValueError(f"it replaces the offsets {start} to {end} of {key}-{number}")
+            _check_adjacent(extents, start, end)
+        for key, number in commit.clean:
+            if key not in self.topics or key in commit.deleted:
+                raise ValueError(f"it has compacted {key}-{number}")
 
     def _check_topic(self, key: str, changed: TopicState, commit: BucketCommit) -> None:
         known = self.topics.get(key)
@@ -318,6 +416,17 @@ class BucketState:
             if start < before.log_start or epoch < before.leader_epoch:
                 raise ValueError(f"it rolls back partition {changed.name}-{number}")
             _check_adjacent(commit.extents.get((key, number), ()), before.log_end, end)
+
+
+def find_range(extents: Sequence[Extent], start: int, end: int) -> tuple[int, int] | None:
+    """Return which extents have exactly the offsets from ``start`` to ``end``: first and end."""
+    first = bisect_left(extents, start, key=lambda each: each.base_offset)
+    last = bisect_left(extents, end, key=lambda each: each.end_offset)
+    if first > last or last >= len(extents):
+        return None
+    if (extents[first].base_offset, extents[last].end_offset) != (start, end):
+        return None
+    return first, last + 1
 
 
 def _check_adjacent(extents: Sequence[Extent], start: int, end: int) -> None:
@@ -349,6 +458,9 @@ def commit_bytes(commit: BucketCommit) -> bytes:
         "inline": len(commit.inline),
     }
     lines = [*_lines(commit.topics, commit.extents, commit.writers)]
+    for (key, number), some in sorted(commit.replaced.items()):
+        lines.append({"replaced": key, "partition": number, "of": [*map(_row, some)]})
+    lines += _clean_lines(commit.clean)
     if commit.deleted:
         lines.append({"deleted": list(commit.deleted)})
     if commit.forgotten:
@@ -367,6 +479,7 @@ def checkpoint_bytes(state: BucketState) -> bytes:
     head = {"commit": state.number, "id": state.commit_id, "log": state.log_id}
     lines = [*_lines(state.topics, state.extents, state.writers)]
     lines.append({"swept": state.swept, "delay": state.delay_ms})
+    lines += _clean_lines(state.clean)
     if state.dropped:
         lines.append({"dropped": state.dropped})
     return seal(_CHECKPOINT, _VERSION, chain([head], lines))
@@ -380,9 +493,22 @@ def _lines(
     for key, topic in sorted(topics.items()):
         yield topic_line(key, topic)
     for (key, number), some in sorted(extents.items()):
-        yield {"extents": key, "partition": number, "of": some}
+        yield {"extents": key, "partition": number, "of": [*map(_row, some)]}
     for key, writer in sorted(writers.items()):
         yield writer_line(key, writer)
+
+
+def _row(extent: Extent) -> list[object]:
+    if extent.sealed is not None:
+        *sizes, offsets, times = extent.sealed
+        entries = [base64.b64encode(each).decode() for each in (offsets, times)]
+        return [*extent[:7], [*sizes, *entries]]
+    return [*extent[:7], 1] if extent.alone else [*extent[:7]]
+
+
+def _clean_lines(clean: Mapping[ExtentKey, int]) -> list[JsonObject]:
+    rows = [[key, number, offset] for (key, number), offset in sorted(clean.items())]
+    return [{"clean": rows}] if rows else []
 
 
 def parse_commit(data: bytes, name: str) -> BucketCommit:
@@ -399,6 +525,7 @@ def parse_commit(data: bytes, name: str) -> BucketCommit:
         check_fields(name, 2, head, _HEAD)
         number = natural(head["commit"])
         parsed = _parse(sealed, name, _OF_COMMIT)
+        _check_named(parsed.replaced)
         own = _Inline(commit_name(number), first_inline, len(data))
         return BucketCommit(
             number=number,
@@ -408,6 +535,8 @@ def parse_commit(data: bytes, name: str) -> BucketCommit:
             topics=parsed.topics,
             writers=parsed.writers,
             extents={k: [own.placed(e) for e in some] for k, some in parsed.extents.items()},
+            replaced=parsed.replaced,
+            clean=dict(_clean(parsed.lines)),
             inline=data[first_inline:],
             size=first_inline,
             deleted=tuple(map(text, parsed.lines.get("deleted", {}).get("deleted", ()))),
@@ -433,9 +562,9 @@ def parse_checkpoint(data: bytes, name: str) -> BucketState:
         head = sealed.lines[0]
         check_fields(name, 2, head, _CHECKPOINT_HEAD)
         parsed = _parse(sealed, name, {"dropped": _DROPPED})
-        for some in parsed.extents.values():
-            if any(not e.object for e in some):
-                raise ValueError("an extent in no object")
+        _check_named(parsed.extents)
+        if parsed.replaced:
+            raise ValueError("a checkpoint that replaces extents")
         state = BucketState(
             log_id=text(head["log"]),
             number=natural(head["commit"]),
@@ -444,6 +573,7 @@ def parse_checkpoint(data: bytes, name: str) -> BucketState:
             writers=parsed.writers,
             extents=parsed.extents,
             dropped=dict(_dropped(parsed.lines.get("dropped", {}).get("dropped", {}))),
+            clean=dict(_clean(parsed.lines)),
             swept=natural(parsed.lines["swept"]["swept"]),
             delay_ms=natural(parsed.lines["swept"]["delay"]),
         )
@@ -452,12 +582,28 @@ def parse_checkpoint(data: bytes, name: str) -> BucketState:
     return state
 
 
+def _check_named(extents: Mapping[ExtentKey, Sequence[Extent]]) -> None:
+    if any(not each.object for some in extents.values() for each in some):
+        raise ValueError("an extent in no object")
+
+
+def _clean(lines: Mapping[str, JsonObject]) -> Iterator[tuple[ExtentKey, int]]:
+    for key, number, offset in lines.get("clean", {}).get("clean", ()):
+        yield (text(key), natural(number)), natural(offset)
+
+
 def _dropped(given: Mapping[object, object]) -> Iterator[tuple[str, int]]:
     for name, number in given.items():
         yield _object_name(text(name)), natural(number)
 
 
-_STRANGE: Final = (AttributeError, LookupError, TypeError, ValueError, InvalidTopicError)
+_STRANGE: Final = (
+    AttributeError,
+    LookupError,
+    TypeError,
+    ValueError,  # binascii.Error is one
+    InvalidTopicError,
+)
 
 
 def _strange(name: str, error: Exception) -> CheckpointError:
@@ -488,15 +634,16 @@ class _Parsed(NamedTuple):
     writers: dict[str, WriterState]
     lines: dict[str, JsonObject]
     """The others, by their first field."""
+    replaced: dict[ExtentKey, list[Extent]]
 
     @classmethod
     def empty(cls) -> Self:
-        return cls({}, {}, {}, {})
+        return cls({}, {}, {}, {}, {})
 
 
 def _parse(sealed: Sealed, name: str, others: Mapping[str, frozenset[str]]) -> _Parsed:
     """Parse the lines below line 2; ``others`` are those of this kind of object, by a field."""
-    others = {**others, "swept": _SWEPT}
+    others = {**others, "swept": _SWEPT, "clean": _CLEAN}
     parsed = _Parsed.empty()
     for number, line in numbered(sealed.lines):
         if number == 2:
@@ -509,6 +656,10 @@ def _parse(sealed: Sealed, name: str, others: Mapping[str, frozenset[str]]) -> _
             check_fields(name, number, line, _EXTENTS)
             place = (text(line["extents"]), natural(line["partition"]))
             _add(parsed.extents, place, list(_extents(line["of"])))
+        elif "replaced" in line:
+            check_fields(name, number, line, _REPLACED)
+            place = (text(line["replaced"]), natural(line["partition"]))
+            _add(parsed.replaced, place, list(_extents(line["of"])))
         elif "writer" in line:
             check_fields(name, number, line, WRITER_FIELDS)
             _add(parsed.writers, text(line["writer"]), parse_writer(line))
@@ -527,19 +678,25 @@ def _add(known: dict[Any, Any], key: object, value: object) -> None:
 
 
 def _object_name(name: str) -> str:
-    if not _DATA.fullmatch(name) and not _INLINE_OF.fullmatch(name):
+    if not any(each.fullmatch(name) for each in (_DATA, _INLINE_OF, _SEGMENT)):
         raise ValueError(f"{name!r:.100} names no object of the log")
     return name
 
 
 def _extents(given: Iterable[object]) -> Iterator[Extent]:
     for each in given:
-        if not isinstance(each, list) or len(each) != len(Extent._fields):
+        if not isinstance(each, list) or len(each) not in (_PLAIN, _PLAIN + 1):
             raise TypeError(f"{each!r:.100} where an extent belongs")
-        name, position, size, base, records, timestamp, epoch = each
+        name, position, size, base, records, timestamp, epoch, *rest = each
         if name:
             _object_name(text(name))
-        if natural(size) < _SMALLEST_BATCH or natural(position) + size >= 1 << 63:
+        sealed = _indexes(rest[0]) if rest and isinstance(rest[0], list) else None
+        if (sealed is not None) != name.startswith("logs/") or (
+            rest and not sealed and rest != [1]
+        ):
+            raise ValueError(f"{rest!r:.100} of an extent in {name!r:.100}")
+        least = 0 if sealed else _SMALLEST_BATCH
+        if natural(size) < least or natural(position) + size >= 1 << 63:
             raise ValueError(f"an extent of {size} bytes at {position}")
         if natural(records) < 1 or natural(base) + records >= 1 << 63:
             raise ValueError(f"an extent of {records} records from {base}")
@@ -547,7 +704,20 @@ def _extents(given: Iterable[object]) -> Iterator[Extent]:
             raise ValueError(f"the timestamp {timestamp!r:.100}")
         if natural(epoch) >= 1 << 31:
             raise ValueError(f"the leader epoch {epoch}")
-        yield Extent(text(name), position, size, base, records, timestamp, epoch)
+        alone = bool(rest) and sealed is None
+        yield Extent(name, position, size, base, records, timestamp, epoch, alone, sealed)
+
+
+_PLAIN: Final = 7
+
+
+def _indexes(given: list[object]) -> SealedIndexes:
+    *sizes, offsets, times = given
+    numbers = [natural(size) for size in sizes]
+    if len(numbers) != 3 or max(numbers) >= _MOST_INDEX_BYTES:
+        raise ValueError(f"indexes of {numbers!r:.100} bytes")
+    entries = [base64.b64decode(text(each), validate=True) for each in (offsets, times)]
+    return SealedIndexes(numbers[0], numbers[1], numbers[2], *entries)
 
 
 def _inline_size(data: bytes) -> int:

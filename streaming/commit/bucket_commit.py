@@ -414,4 +414,5 @@ def _extent_of(run: StagedRun, before: PartitionState) -> Extent:
         run.span,
         run.max_timestamp,
         max(before.leader_epoch, 0),
+        run.whole_file,
     )

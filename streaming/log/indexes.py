@@ -9,6 +9,7 @@ import numpy as np
 from kafkalog.errors import CorruptIndexError
 from kafkalog.files.closing import Closing
 from kafkalog.files.open_file import open_file
+from kafkalog.files.remote_path import RemotePath
 from kafkalog.model import NO_TIMESTAMP
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     Entries = npt.NDArray[np.int64]
 
 __all__ = [
+    "KNOWN_BYTES",
     "OFFSET_ENTRY",
     "PAGE_BYTES",
     "REBUILD",
@@ -33,6 +35,7 @@ __all__ = [
     "TimeIndex",
     "TimestampOffset",
     "TxnIndex",
+    "known_entries",
 ]
 
 
@@ -58,6 +61,8 @@ __all__ = [
 
 PAGE_BYTES: Final = 4096
 WARM_BYTES: Final = 8192
+KNOWN_BYTES: Final = 16 << 10
+"""How many bytes of an index lie between two entries of which a store may know without reading."""
 _MAX_BYTES: Final = 2**31 - 1
 """``segment.index.bytes`` is an int32."""
 REBUILD: Final = "readers do without it, and `python -m kafkalog.jobs.rebuild PATH` makes it anew"
@@ -88,8 +93,11 @@ class SparseIndex(Closing):
         self.path = path
         self.base_offset = base_offset
         self._file = open_file(path)
+        self._known: npt.NDArray[np.void] | None = None
+        self._known_slots: Entries = np.empty(0, np.int64)
         try:
             self._check_size(self._file.size)
+            self._take_known()
             # Until the written ones are counted, so that a file that shrinks meanwhile is told.
             self._entries = self._file.size // self.ENTRY.itemsize
             self._entries = self._count_written(self._entries)
@@ -111,6 +119,17 @@ class SparseIndex(Closing):
             raise CorruptIndexError(
                 f"{self.path}: has {size} bytes, and an index has at most {_MAX_BYTES}; {REBUILD}"
             )
+
+    def _take_known(self) -> None:
+        """Take the entries that the store knows: what lies between two of them is one read."""
+        known = (
+            self.path.store.index_entries(self.path.key)
+            if isinstance(self.path, RemotePath)
+            else b""
+        )
+        slots = _known_slots(self._file.size // self.ENTRY.itemsize, self.ENTRY.itemsize)
+        if known and len(known) == len(slots) * self.ENTRY.itemsize:
+            self._known, self._known_slots = np.frombuffer(known, self.ENTRY), slots
 
     def _is_written(self, slot: int) -> bool:
         raise NotImplementedError
@@ -147,6 +166,10 @@ class SparseIndex(Closing):
             CorruptIndexError: the file has become shorter since it was opened.
         """
         size = self.ENTRY.itemsize
+        if self._known is not None and end - first == 1:
+            at = int(np.searchsorted(self._known_slots, first))
+            if at < len(self._known_slots) and self._known_slots[at] == first:
+                return self._known[at : at + 1]
         data = self._file.read(first * size, (end - first) * size)
         if len(data) < (end - first) * size:
             raise CorruptIndexError(
@@ -163,11 +186,24 @@ class SparseIndex(Closing):
         """
         if self._entries == 0:
             return -1
+        if self._known is not None and self._entries > self._known_slots[-1]:
+            return self._known_floor_slot(target, field)
         first_hot = max(0, self._entries - 1 - WARM_BYTES // self.ENTRY.itemsize)
         hot = self._ascending(first_hot, self._entries, field)
         if first_hot == 0 or hot[0] <= target:
             return first_hot + int(np.searchsorted(hot, target, side="right")) - 1
         return self._cold_floor_slot(target, field, first_hot)
+
+    def _known_floor_slot(self, target: int, field: str) -> int:
+        """Search between the two known entries around the target: one read."""
+        assert self._known is not None  # noqa: S101 - the caller looked
+        keys = self._known[field].astype(np.int64)
+        at = int(np.searchsorted(keys, target, side="right")) - 1
+        if at < 0 or at + 1 == len(keys):
+            return -1 if at < 0 else int(self._known_slots[at])
+        low, high = int(self._known_slots[at]), int(self._known_slots[at + 1])
+        between = self._ascending(low, high, field)
+        return low + int(np.searchsorted(between, target, side="right")) - 1
 
     def _cold_floor_slot(self, target: int, field: str, end: int) -> int:
         """Search slots ``[0, end)``: by single entries, and the last page's worth in one read."""
@@ -191,6 +227,24 @@ class SparseIndex(Closing):
                 f"{keys[steps[0]]} of the one before; {REBUILD}"
             )
         return keys
+
+
+def _known_slots(count: int, size: int) -> Entries:
+    """Return the slots of which a store knows, of an index of ``count`` entries of a size."""
+    if not count:
+        return np.empty(0, np.int64)
+    return np.append(np.arange(0, count - 1, KNOWN_BYTES // size, dtype=np.int64), count - 1)
+
+
+def known_entries(index: bytes, size: int) -> bytes:
+    """Return the entries of an index that a store is to know; ``size`` is that of an entry.
+
+    Nothing of one that is read whole at once.
+    """
+    if len(index) <= KNOWN_BYTES:
+        return b""
+    slots = _known_slots(len(index) // size, size)
+    return np.frombuffer(index, np.dtype((np.void, size)))[slots].tobytes()
 
 
 # ----------------------------------------------------------------------------------------------

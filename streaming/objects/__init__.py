@@ -4,6 +4,8 @@
     open a log, follow its commits, commit; credit, floors, checkpoints.
 ``cleaning``
     raise the floor below old commits, and delete them.
+``merging``
+    put what many commits have left in pieces into segments, and into objects that partitions share.
 ``bucket_store``
     show the committed log to readers that know folders and files.
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
+from kafkalog.checkpoints.bucket_state import object_path
 from kafkalog.checkpoints.commit_state import STATE_FILE, CommitState
 from kafkalog.checkpoints.state_file import state_bytes
 from kafkalog.errors import CorruptRecordError, DataLossError, LogDirectoryError, OptionError
@@ -26,7 +27,7 @@ from kafkalog.files.remote_path import RemoteEntry, RemotePath, RemoteStatus
 from kafkalog.files.storage import STORE, RemoteRoot, is_object_uri
 from kafkalog.files.system import remembered, system
 from kafkalog.model import partition_directory_name
-from kafkalog.streaming.log.files import LOG, file_name
+from kafkalog.streaming.log.files import LOG, OFFSET_INDEX, TIME_INDEX, TXN_INDEX, file_name
 from kafkalog.streaming.objects.bucket_log import BucketLog
 from kafkalog.streaming.records.batch_layout import HEADER_SIZE, OVERHEAD
 
@@ -42,10 +43,12 @@ if TYPE_CHECKING:
 __all__ = [
     "BucketRoot",
     "BucketStore",
+    "ObjectReplacedError",
     "bucket_of",
     "bucket_of_path",
     "find_log",
     "number_batches",
+    "segment_number",
 ]
 
 _ROOT: Final = "log"
@@ -181,6 +184,21 @@ class _Segment(NamedTuple):
         return self.ends[-1] if self.ends else 0
 
 
+class ObjectReplacedError(DataLossError):
+    """What was planned to be read lies elsewhere by now: it was merged, and its object is gone."""
+
+
+class _SealedIndex(NamedTuple):
+    """An index of a sealed segment."""
+
+    path: str
+    """Where it lies below the root."""
+    size: int
+    number: int
+    entries: bytes
+    """Those of every so many slots."""
+
+
 class _Carried(NamedTuple):
     """What a task gets of a segment: the extents that it reads, and where each begins there."""
 
@@ -220,7 +238,7 @@ class _Shown(NamedTuple):
 
     number: int
     folders: dict[str, list[RemoteEntry]]
-    files: dict[str, bytes | _Segment]
+    files: dict[str, bytes | _Segment | _SealedIndex]
     ends: dict[str, int]
     """Where logs end, by their folders."""
     committed: CommitState | None = None
@@ -371,7 +389,9 @@ class BucketStore:
             return _Handle(lambda position, size: content[position : position + size]), status
         status = RemoteStatus(-1, found.number, found.size, -1)
         if isinstance(found, _Segment):
-            return _Handle(functools.partial(self._read, found)), status
+            return _Handle(functools.partial(self._read, key, found)), status
+        if isinstance(found, _SealedIndex):
+            return _Handle(functools.partial(self._read_index, found)), status
         return _Handle(functools.partial(self._fill, key, found)), status
 
     def status(self, key: str) -> RemoteStatus:
@@ -394,6 +414,11 @@ class BucketStore:
                 "are there"
             )
         return data
+
+    def index_entries(self, key: str) -> bytes:
+        """Return some entries of an index; see :class:`~Store`."""
+        found = self._shown.files.get(key)
+        return found.entries if isinstance(found, _SealedIndex) else b""
 
     def uri_of(self, key: str) -> str:
         """Return how a person knows a file."""
@@ -419,7 +444,7 @@ class BucketStore:
             found.number,
             found.size,
             starts[: last - first],
-            found.extents[first:last],
+            [_without_entries(each) for each in found.extents[first:last]],
             found.log_id,
             self._file_beside(key),
         )
@@ -440,6 +465,8 @@ class BucketStore:
             if self._wanted_count > _WANTED_EXTENTS:
                 self._wanted, self._wanted_count = {}, 0
             for extent in carried.extents:
+                if extent.sealed is not None:
+                    continue
                 self._wanted.setdefault((carried.log_id, extent.object), {})[extent.position] = (
                     extent
                 )
@@ -457,7 +484,7 @@ class BucketStore:
         self._carried[key] = carried
         self._carried_metadata[f"{key.rpartition('/')[0]}/{_METADATA}"] = carried.metadata
 
-    def _find(self, key: str) -> bytes | _Carried | _Segment | None:
+    def _find(self, key: str) -> bytes | _Carried | _Segment | _SealedIndex | None:
         """Return a file as it was carried here; as it is known by now, if nothing was.
 
         Who has planned a read knows what there is to read: the store is not asked for more.
@@ -483,18 +510,19 @@ class BucketStore:
             until = min(start + extent.size, end)
             if not start <= position < until:
                 break
-            batches = self._numbered_batches(extent, carried.log_id)
-            parts.append(batches[position - start : until - start])
+            within = (position - start, until - start)
+            parts.append(self._batches_of(key, extent, carried.log_id, *within))
             position, slot = until, slot + 1
         if position < end:
             self._look_if_due()
             found = self._shown.files.get(key)
             if not isinstance(found, _Segment) or found.number != carried.number:
-                raise DataLossError(f"{self.uri_of(key)} was deleted while it was read")
-            parts.append(self._read(found, position, end - position))
+                self._carried.pop(key, None)
+                raise ObjectReplacedError(f"{self.uri_of(key)} was replaced while it was read")
+            parts.append(self._read(key, found, position, end - position))
         return b"".join(parts)
 
-    def _read(self, segment: _Segment, position: int, size: int) -> bytes:
+    def _read(self, key: str, segment: _Segment, position: int, size: int) -> bytes:
         """Return bytes of a segment; fewer at its end."""
         end = min(position + size, segment.size)
         parts = []
@@ -503,10 +531,55 @@ class BucketStore:
             extent = segment.extents[slot]
             start = segment.ends[slot] - extent.size
             until = min(segment.ends[slot], end)
-            batches = self._numbered_batches(extent, segment.log_id)
-            parts.append(batches[position - start : until - start])
+            within = (position - start, until - start)
+            parts.append(self._batches_of(key, extent, segment.log_id, *within))
             position, slot = until, slot + 1
         return b"".join(parts)
+
+    def _read_index(self, index: _SealedIndex, position: int, size: int) -> bytes:
+        data = self._objects.get_range(index.path, position, min(size, index.size - position))
+        if data is None:
+            raise FileNotFoundError(f"{self._place}/{index.path}: there is no such object")
+        return data
+
+    def _batches_of(self, key: str, extent: Extent, log_id: str, start: int, end: int) -> bytes:
+        """Return bytes of an extent; a sealed segment has its offsets already.
+
+        Raises:
+            ObjectReplacedError: the object is gone, and the log does not name it any more.
+            DataLossError: it is gone, and the log names it.
+        """
+        try:
+            if extent.sealed is None:
+                return self._numbered_batches(extent, log_id)[start:end]
+            return self._range_of(extent, log_id, start, end)
+        except DataLossError as error:
+            self._carried.pop(key, None)
+            self.forget_listing()
+            self._look_if_due()
+            if self._names(log_id, extent):
+                raise
+            raise ObjectReplacedError(f"{error}; the log names another one") from error
+
+    def _range_of(self, extent: Extent, log_id: str, start: int, end: int) -> bytes:
+        path = object_path(log_id, extent.object)
+        found = self._objects.get_range(path, start, end - start)
+        if found is None:
+            raise self._gone(extent, log_id)
+        return found
+
+    def _names(self, log_id: str, extent: Extent) -> bool:
+        """Whether the log names the object of an extent, as of the last look."""
+        state = None if self._log is None else self._log.state
+        if state is None or state.log_id != log_id:
+            return True
+        return any(each.object == extent.object for some in state.extents.values() for each in some)
+
+    def _gone(self, extent: Extent, log_id: str) -> DataLossError:
+        return DataLossError(
+            f"{self._place}/{object_path(log_id, extent.object)}, which holds offsets "
+            f"{extent.base_offset} to {extent.end_offset} of a partition, is gone"
+        )
 
     def _numbered_batches(self, extent: Extent, log_id: str) -> bytes:
         key = (log_id, extent.object, extent.position)
@@ -521,10 +594,7 @@ class BucketStore:
         size = together[-1].position + together[-1].size - first
         stored = self._objects.get_range(name, first, size)
         if stored is None:
-            raise DataLossError(
-                f"{self._place}/{name}, which holds offsets {extent.base_offset} to "
-                f"{extent.end_offset} of a partition, is gone"
-            )
+            raise self._gone(extent, log_id)
         for each in together:
             data = stored[each.position - first : each.position - first + each.size]
             try:
@@ -617,7 +687,8 @@ def number_batches(stored: bytes, extent: Extent, name: str) -> bytes:
 def _shown(state: BucketState) -> _Shown:
     ends: dict[str, int] = {}
     committed = _commit_state(state)
-    files: dict[str, bytes | _Segment] = {f"{_ROOT}/{STATE_FILE}": state_bytes(committed)}
+    files: dict[str, bytes | _Segment | _SealedIndex]
+    files = {f"{_ROOT}/{STATE_FILE}": state_bytes(committed)}
     folders: dict[str, list[RemoteEntry]] = {_ROOT: []}
     for topic_id, topic in state.topics.items():
         for number in topic.partitions:
@@ -634,7 +705,7 @@ def _shown(state: BucketState) -> _Shown:
             for segment in _segments(extents, f"{topic_id} {number}", state.log_id):
                 base = segment.extents[0].base_offset
                 files[f"{folder}/{file_name(base, LOG)}"] = segment
-                for suffix, content in _indexes(segment):
+                for suffix, content in _indexes(segment, state.log_id):
                     files[f"{folder}/{file_name(base, suffix)}"] = content
     for key, shown in files.items():
         parent, _, name = key.rpartition("/")
@@ -660,24 +731,61 @@ def _segments(extents: list[Extent], partition: str, log_id: str) -> Iterator[_S
     first = 0
     size = 0
     for slot, extent in enumerate([*extents, None]):
+        is_sealed = extent is not None and extent.sealed is not None
         ends = extent is None or (
             slot > first
             and (
-                size + extent.size > _SEGMENT_BYTES
+                is_sealed
+                or extents[first].sealed is not None
+                or size + extent.size > _SEGMENT_BYTES
                 or extent.end_offset - extents[first].base_offset > _SEGMENT_OFFSETS
             )
         )
         if ends and slot > first:
             some = extents[first:slot]
-            number = _number(partition, str(some[0].base_offset))
+            number = segment_number(some[0], partition)
             yield _Segment(some, list(accumulate(each.size for each in some)), number, log_id)
             first, size = slot, 0
         if extent is not None:
             size += extent.size
 
 
-def _indexes(segment: _Segment) -> Iterator[tuple[str, bytes]]:
+def segment_number(first: Extent, partition: str) -> int:
+    """Return what tells a segment from every other one; ``partition``: its topic id and number.
+
+    A segment that is sealed is not the one whose extents it has taken the place of.
+    """
+    if first.sealed is not None:
+        return _number(first.object)
+    return _number(partition, str(first.base_offset))
+
+
+def _without_entries(extent: Extent) -> Extent:
+    if extent.sealed is None:
+        return extent
+    return extent._replace(sealed=extent.sealed._replace(offset_entries=b"", time_entries=b""))
+
+
+def _sealed_indexes(extent: Extent, log_id: str) -> Iterator[tuple[str, bytes | _SealedIndex]]:
+    sealed = extent.sealed
+    assert sealed is not None  # noqa: S101 - who calls it has looked
+    for suffix, size, entries in (
+        (OFFSET_INDEX, sealed.offset_bytes, sealed.offset_entries),
+        (TIME_INDEX, sealed.time_bytes, sealed.time_entries),
+        (TXN_INDEX, sealed.txn_bytes, b""),
+    ):
+        path = object_path(log_id, extent.object, suffix)
+        if size:
+            yield suffix, _SealedIndex(path, size, _number(path), entries)
+        elif suffix != TXN_INDEX:
+            yield suffix, b""
+
+
+def _indexes(segment: _Segment, log_id: str) -> Iterator[tuple[str, bytes | _SealedIndex]]:
     """Yield the sparse indexes of a segment: an entry for each extent but the first."""
+    if segment.extents[0].sealed is not None:
+        yield from _sealed_indexes(segment.extents[0], log_id)
+        return
     base = segment.extents[0].base_offset
     offsets = [
         (each.base_offset - base, end - each.size)

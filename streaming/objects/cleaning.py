@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from kafkalog.files.objects import ObjectEntry, Objects
     from kafkalog.streaming.objects.bucket_log import BucketLog
 
-__all__ = ["clean_commits", "sweep_data"]
+__all__ = ["clean_commits", "first_young", "sweep_data"]
 
 _KEEP_MS: Final = 7 * 86_400_000
 _KEEP_COMMITS: Final = 1000
@@ -67,7 +67,7 @@ def clean_commits(
     state = log.follow(trusting=False)
     highest = _highest_floor(objects, folder)
     target = min(
-        _first_young(log, keep_ms),
+        first_young(log, keep_ms),
         state.number - keep_commits + 1,
         _first_inline(state),
     )
@@ -104,9 +104,9 @@ def sweep_data(log: BucketLog) -> tuple[int, int]:
             known to be. Nothing was deleted.
         CheckpointError: the log cannot be read.
     """
-    objects, folder = log.objects, log.folder
+    objects = log.objects
     log.follow(trusting=False)
-    swept = _first_young(log, log.state.delay_ms, log.state.swept) - 1
+    swept = first_young(log, log.state.delay_ms, log.state.swept) - 1
 
     def propose(state: BucketState) -> Proposal | None:
         if swept <= state.swept:
@@ -120,22 +120,28 @@ def sweep_data(log: BucketLog) -> tuple[int, int]:
             f"{objects.root}: a floor has overtaken whoever sweeps. Nothing was deleted; try again"
         )
     gone = list(_unnamed(log))
-    names = [f"{folder}/data/{entry.name}" for entry in gone]
+    names = [entry.name for entry in gone]
     for first in range(0, len(names), _AT_A_TIME):
         objects.delete(names[first : first + _AT_A_TIME])
     return len(gone), sum(entry.size for entry in gone)
 
 
 def _unnamed(log: BucketLog) -> Iterator[ObjectEntry]:
-    """Yield the data objects that nobody may commit any more, and that no partition has."""
+    """Yield what nobody may commit any more, and no partition has; names count from the root.
+
+    That is data objects, and the files of segments.
+    """
     state = log.state
     kept = {extent.object for extents in state.extents.values() for extent in extents}
     kept |= state.dropped.keys()
-    for entry in log.objects.list_after(f"{log.folder}/data"):
-        name = f"data/{entry.name}"
-        number = number_of_data(name)
-        if number is not None and number < state.swept and name not in kept:
-            yield entry
+    for folder, place in ((f"{log.folder}/data", "data"), (f"logs/{state.log_id}", "logs")):
+        for entry in log.objects.list_after(folder):
+            name = f"{place}/{entry.name}"
+            if place == "logs":  # without what tells the log from its indexes
+                name = name.rpartition(".")[0]
+            number = number_of_data(name)
+            if number is not None and number < state.swept and name not in kept:
+                yield entry._replace(name=f"{folder}/{entry.name}")
 
 
 def _below(entries: Iterable[ObjectEntry], floor: int) -> list[ObjectEntry]:
@@ -147,7 +153,7 @@ def _highest_floor(objects: Objects, folder: str) -> int:
     return max((number_of_commit(entry.name) or 0 for entry in listed), default=0)
 
 
-def _first_young(log: BucketLog, keep_ms: int, after: int = 0) -> int:
+def first_young(log: BucketLog, keep_ms: int, after: int = 0) -> int:
     """Return the first commit above a number that is younger than ``keep_ms``, by the store."""
     objects, folder = log.objects, log.folder
     clock = f"{system.random_id().hex}"

@@ -245,10 +245,21 @@ class SplitReader:
     def _of_another_replica(
         self, planned: SegmentSlice, offset: int, error: Exception
     ) -> Iterator[pa.RecordBatch] | None:
-        """Read the rest of a slice from another replica in sync; None if there is none."""
+        """Read the rest of a slice from another replica in sync; None if there is none.
+
+        What was merged in an object store since it was planned is planned again.
+        """
+        from kafkalog.streaming.objects.bucket_store import ObjectReplacedError  # noqa: PLC0415
         from kafkalog.streaming.store.log_dirs import LogDirs  # noqa: PLC0415
 
         log_dirs = LogDirs(self.paths)
+        if isinstance(error, ObjectReplacedError):
+            again = log_dirs.partitions().get(self.topic_partition)
+            if again is None:
+                return None
+            start = max(offset, planned.start_offset)
+            pieces = _pieces_of(again, start, planned.end_offset)
+            return (batch for piece in pieces for batch in self._read_planned(piece))
         folder = as_path(planned.path).parent
         self.failed.add(folder.parent)
         if not all(log_dirs.avoid(each) for each in self.failed):

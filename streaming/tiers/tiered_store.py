@@ -584,6 +584,10 @@ class TieredStore:
             log_start_offset=-1 if start is None else start,
         )
 
+    def index_entries(self, key: str) -> bytes:  # noqa: ARG002 - it knows of no entries
+        """See :class:`~Store`."""
+        return b""
+
     def log_end(self, key: str) -> int | None:
         """Return where the log in a folder ends, if the tier alone has it and that is known."""
         view, start = self._below(key)

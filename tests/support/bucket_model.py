@@ -27,7 +27,7 @@ from kafkalog.streaming.objects.bucket_log import BucketLog, Proposal
 from kafkalog.streaming.objects.cleaning import clean_commits, sweep_data
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     import pytest
 
@@ -71,6 +71,9 @@ class MemoryObjects:
     def put(self, name: str, data: bytes) -> None:
         self.requests["put"] += 1
         self.kept[name] = (data, system.time_ns())
+
+    def put_pieces(self, name: str, pieces: Callable[[], Iterable[bytes]]) -> None:
+        self.put(name, b"".join(pieces()))
 
     def get(self, name: str) -> bytes | None:
         self.requests["get"] += 1

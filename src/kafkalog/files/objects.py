@@ -29,7 +29,7 @@ from kafkalog.files.storage import RemoteRoot
 from kafkalog.files.system import remembered, system
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from kafkalog.files.storage import StorageOptions
 
@@ -93,6 +93,13 @@ class Objects(Protocol):
 
     def put(self, name: str, data: bytes) -> None:
         """Put an object whose name nobody else uses."""
+        ...
+
+    def put_pieces(self, name: str, pieces: Callable[[], Iterable[bytes]]) -> None:
+        """Put an object whose name nobody else uses, of any size, holding some pieces at a time.
+
+        ``pieces`` is called again for each try; what it raises ends the call, and nothing is there.
+        """
         ...
 
     def get(self, name: str) -> bytes | None:
@@ -190,6 +197,22 @@ class StoreObjects:
                 use_multipart=in_parts,
                 chunk_size=_ONE_REQUEST_BYTES,
                 max_concurrency=4,
+            ),
+        )
+
+    def put_pieces(self, name: str, pieces: Callable[[], Iterable[bytes]]) -> None:
+        """See :meth:`Objects.put_pieces`."""
+        import obstore  # noqa: PLC0415
+
+        self._trying(
+            f"{self.root}/{name} cannot be written",
+            lambda: obstore.put(
+                self._client,
+                name,
+                iter(pieces()),
+                use_multipart=True,
+                chunk_size=_ONE_REQUEST_BYTES,
+                max_concurrency=2,
             ),
         )
 
@@ -496,6 +519,10 @@ class FolderObjects:
     def put(self, name: str, data: bytes) -> None:
         """See :meth:`Objects.put`."""
         self.create(name, data)
+
+    def put_pieces(self, name: str, pieces: Callable[[], Iterable[bytes]]) -> None:
+        """See :meth:`Objects.put_pieces`."""
+        self.create(name, b"".join(pieces()))
 
     def get(self, name: str) -> bytes | None:
         """See :meth:`Objects.get`."""

@@ -96,6 +96,14 @@ class Store(Protocol):
         """Return where the log in a folder ends, if that is known without reading it."""
         ...
 
+    def index_entries(self, key: str) -> bytes:
+        """Return some entries of an index, if they are known without reading it.
+
+        They are those at every :data:`~kafkalog.streaming.log.indexes.KNOWN_BYTES` of it, and the
+        last one.
+        """
+        ...
+
     def will_read(self, key: str, start: int, end: int) -> None:
         """Take note that a range of a file is read soon: what lies beside it may come with it."""
         ...

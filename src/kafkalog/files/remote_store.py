@@ -243,6 +243,10 @@ class RemoteStore:
         what = f"{self.uri_of(key)}: bytes {position} to {position + length} cannot be read"
         return self.trying(what, get)
 
+    def index_entries(self, key: str) -> bytes:  # noqa: ARG002 - it knows of no entries
+        """See :class:`~Store`."""
+        return b""
+
     def log_end(self, key: str) -> None:
         """Tell nothing of a log: whoever reads it reads its segments."""
 

@@ -6,6 +6,7 @@ commit names does not exist, and is swept. A small batch is handed over in the s
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from crc32c import crc32c
@@ -82,6 +83,7 @@ class StagingInObjects:
         runs, position = [], 0
         for topic_partition, batches in self._waiting.items():
             run = run_in_object(topic_partition, batches, name, position, inline=inline)
+            run = replace(run, whole_file=len(self._waiting) == 1)
             runs.append(run)
             position += run.size
         self._waiting, self._waiting_bytes = {}, 0

@@ -44,14 +44,14 @@ if TYPE_CHECKING:
     from kafkalog.streaming.options.topic_settings import LogConfig
     from kafkalog.streaming.records.batch import BatchTable
 
-__all__ = ["plan_append", "roll_jitter_ms"]
+__all__ = ["ADOPTED_BYTES", "ADOPTED_SHARE", "SegmentPlanning", "plan_append", "roll_jitter_ms"]
 
 _MAX_RELATIVE_OFFSET: Final = 2**31 - 1
 
 ADOPTED_BYTES: Final = 1 << 20
 """Smaller runs are always copied, which costs no more."""
 
-_ADOPTED_SHARE: Final = 4
+ADOPTED_SHARE: Final = 4
 """A run of this part of ``segment.bytes`` is adopted though it would fit into the active one."""
 
 
@@ -90,7 +90,7 @@ def plan_append(
     Raises:
         RecordTooLargeError: a batch that exceeds ``segment.bytes`` alone.
     """
-    planning = _Planning(topic_partition, config, now_ms)
+    planning = SegmentPlanning(topic_partition, config, now_ms)
     planning.begin(state, creates=creates)
     for run, table in enumerate(runs):
         if not (run in adoptable and planning.adopt(run, table)):
@@ -98,7 +98,7 @@ def plan_append(
     return planning.end()
 
 
-class _Planning:
+class SegmentPlanning:
     """Fills segments, one after the other."""
 
     def __init__(self, topic_partition: TopicPartition, config: LogConfig, now_ms: int) -> None:
@@ -108,6 +108,11 @@ class _Planning:
         self._planned: list[SegmentAppend] = []
         self._growth: SegmentGrowth
         self._rules: _RollRules
+
+    @property
+    def sealed(self) -> list[SegmentAppend]:
+        """What was filled so far: the segments that others follow."""
+        return self._planned
 
     def begin(self, state: SegmentState, *, creates: bool) -> None:
         """Continue with a segment."""
@@ -171,7 +176,7 @@ class _Planning:
     def _is_worth_adopting(self, size: int, *, replaces: bool) -> bool:
         limit = self._config.segment_bytes
         fits = self._growth.state.size + size <= limit
-        return size >= ADOPTED_BYTES and (replaces or not fits or size >= limit // _ADOPTED_SHARE)
+        return size >= ADOPTED_BYTES and (replaces or not fits or size >= limit // ADOPTED_SHARE)
 
     def _opened(
         self, state: SegmentState, *, creates: bool, adopts: int | None = None

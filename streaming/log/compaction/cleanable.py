@@ -149,8 +149,9 @@ def find_cleanable(
     log_end: int,
     high_watermark: int,
     now_ms: int,
+    has_transactions: bool = True,
 ) -> Cleanable | None:
-    """Look how far a log is clean, and how far it can be cleaned.
+    """Look how far a log is clean, and how far it can be cleaned; None if it has no segments.
 
     Args:
         directory: the partition's folder.
@@ -160,23 +161,21 @@ def find_cleanable(
         log_end: the log end offset.
         high_watermark: nothing from it on is cleaned, as it may be rolled back.
         now_ms: the time.
-
-    Returns:
-        None for a log without segments.
+        has_transactions: False where the log surely never had one: that saves a walk over it.
 
     Raises:
         CorruptRecordError: bytes below the high watermark that are no batch.
         UnknownTopicOrPartitionError: the folder is gone.
     """
-    first_dirty = log_start if clean_to is None else clean_to
-    is_void = not log_start <= first_dirty <= log_end
-    if is_void:
-        first_dirty = log_start
+    is_void = clean_to is not None and not log_start <= clean_to <= log_end
+    first_dirty = log_start if clean_to is None or is_void else clean_to
     segments = LogSegments.of(directory)
     try:
         if segments.active is None:
             return None
-        stable = StableOffset(directory).find(high_watermark)
+        stable = high_watermark
+        if has_transactions:
+            stable = StableOffset(directory).find(high_watermark)
         return _measured(segments, first_dirty, stable, config, now_ms, is_void=is_void)
     finally:
         segments.close()
