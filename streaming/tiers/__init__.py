@@ -2,6 +2,8 @@
 
 ``layouts``
     what lies where: the names that Kafka's, Aiven's and Pinterest's plugins give to objects.
+``aiven``
+    Aiven's manifests and chunks: compressed, encrypted, read by ranges.
 ``remote_segments``
     which remote segments are there to read, and which of them make up the log.
 ``tiered_store``

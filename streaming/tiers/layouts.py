@@ -19,10 +19,11 @@ Source: Kafka ``LocalTieredStorage``, ``RemoteLogSegmentFileset``; Aiven
 
 from __future__ import annotations
 
+import functools
 import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from kafkalog.errors import LogDirectoryError
+from kafkalog.errors import CorruptRecordError, LogDirectoryError, OptionError
 from kafkalog.model import TopicPartition, listed
 from kafkalog.streaming.log.files import (
     LOG,
@@ -32,12 +33,22 @@ from kafkalog.streaming.log.files import (
     TXN_INDEX,
     parse_partition_directory,
 )
+from kafkalog.streaming.tiers.aiven import (
+    MANIFEST_LIMIT,
+    ChunkedObject,
+    KeyRing,
+    decrypt,
+    parse_custom_metadata,
+    parse_manifest,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from kafkalog.files.remote_path import OpenObject, RemoteEntry
     from kafkalog.files.remote_store import RemoteStore
+    from kafkalog.files.storage import TierOptions
+    from kafkalog.streaming.tiers.aiven import Manifest
 
 __all__ = [
     "EPOCHS",
@@ -67,6 +78,7 @@ _NUMBERED: Final = re.compile(r"([0-9]{20})(\.[a-z]+)", re.ASCII)
 _PARTITION: Final = re.compile(r"0|[1-9][0-9]{0,9}", re.ASCII)
 _ENTROPY: Final = re.compile(r"[01]{1,32}", re.ASCII)
 _MAX_OFFSET: Final = 2**63 - 2
+_KEPT_MANIFESTS: Final = 256
 
 
 class TierPartition(NamedTuple):
@@ -217,10 +229,14 @@ class AivenLayout(Layout):
     name = "aiven"
     suffixes = frozenset({LOG, INDEXES, MANIFEST})
 
-    def __init__(self, store: RemoteStore, root: str, prefix: str = "") -> None:
+    def __init__(
+        self, store: RemoteStore, root: str, prefix: str = "", keys: KeyRing | None = None
+    ) -> None:
         super().__init__(store, root)
         self.prefix = prefix
         """What stands before the topic in the names below the root."""
+        self._keys = keys or KeyRing({})
+        self.manifest = functools.lru_cache(_KEPT_MANIFESTS)(self._manifest)
 
     def partitions(self) -> list[TierPartition]:
         """List the folders of the root, and those in each of them."""
@@ -252,6 +268,135 @@ class AivenLayout(Layout):
     ) -> TierSegment:
         names = frozenset({LOG, OFFSET_INDEX, TIME_INDEX, SNAPSHOT, EPOCHS, TXN_INDEX})
         return TierSegment(folder, segment_id, start, None, None, names)
+
+    def key(self, segment: TierSegment, suffix: str) -> str:
+        """Return the key of the object that has a file of a segment.
+
+        Raises:
+            LogDirectoryError: what the plugin keeps of it names an object of another topic.
+        """
+        name = {LOG: LOG, MANIFEST: MANIFEST}.get(suffix, INDEXES)
+        if name == MANIFEST or not segment.custom_metadata:
+            return segment.stem + name
+        return self._named(segment) + name
+
+    def _named(self, segment: TierSegment) -> str:
+        """Return the key without a suffix, as custom metadata gives it."""
+        try:
+            custom = parse_custom_metadata(segment.custom_metadata)
+        except CorruptRecordError as error:
+            raise LogDirectoryError(f"{self.store.uri_of(segment.stem)}: {error}") from error
+        own = "/".join(segment.folder.split("/")[-2:]).removeprefix(self.prefix)
+        plain = segment.stem.rpartition("/")[2]
+        main = f"{own}/{plain}" if custom.object_key is None else custom.object_key
+        folder = segment.folder.removesuffix(own)
+        if custom.object_prefix is not None and not folder.endswith(f"/{custom.object_prefix}"):
+            bucket = self.root.partition("/")[0]
+            if not bucket:  # a local folder, whose beginning no plugin knows
+                raise self._outside(segment, custom.object_prefix)
+            folder = f"{bucket}/{custom.object_prefix}"
+        name = main.removeprefix(f"{own}/")
+        if name == main or "/" in name or ".." in f"{folder}{main}".split("/"):
+            raise self._outside(segment, main)
+        return folder + main
+
+    def _outside(self, segment: TierSegment, name: str) -> LogDirectoryError:
+        return LogDirectoryError(
+            f"{self.store.uri_of(segment.stem)}: the metadata of this segment names the object "
+            f"{name!r}, which is not in its topic's folder: nothing is read from there"
+        )
+
+    def _manifest(self, segment: TierSegment) -> Manifest:
+        """Read the manifest of a segment; only one of that very segment counts.
+
+        Raises:
+            FileNotFoundError: there is none.
+            LogDirectoryError: it is damaged, or another segment's.
+        """
+        key = segment.stem + MANIFEST
+        opened, status = self.store.open(key)
+        try:
+            size = min(status.st_size, MANIFEST_LIMIT + 1)
+            found = parse_manifest(self.store.fetch(opened, key, 0, size))
+            self._check(found, segment)
+        except CorruptRecordError as error:
+            raise LogDirectoryError(f"{self.store.uri_of(key)}: {error}") from error
+        finally:
+            opened.close()
+        return found
+
+    def _check(self, found: Manifest, segment: TierSegment) -> None:
+        """Refuse the manifest of another segment.
+
+        Raises:
+            CorruptRecordError: it is one.
+        """
+        folder = f"{self.prefix}{found.topic}-{found.topic_id}/{found.partition}"
+        known = (segment.segment_id, segment.start_offset)
+        if not segment.folder.endswith(f"/{folder}") or (
+            (found.segment_id, found.start_offset) != known
+        ):
+            raise CorruptRecordError(
+                f"is that of segment {found.segment_id} of {found.topic}-{found.partition}"
+            )
+        if segment.size is not None and found.chunks.file_size != segment.size:
+            raise CorruptRecordError(
+                f"is of a log of {found.chunks.file_size} bytes, and the broker's record of one of "
+                f"{segment.size}"
+            )
+
+    def open(self, segment: TierSegment, suffix: str) -> tuple[Callable[[], OpenObject], int]:
+        """Return what opens a file of a segment; see :meth:`Layout.open`."""
+        if suffix != LOG:
+            data = self._index(segment, suffix)
+            return lambda: _Bytes(data), len(data)
+        if segment.size is not None:
+            return lambda: self._log(segment), segment.size
+        opened = self._log(segment)
+        return lambda: opened, opened.size
+
+    def _log(self, segment: TierSegment) -> ChunkedObject:
+        key = self.key(segment, LOG)
+        opener = functools.lru_cache(1)(lambda: self.store.open(key)[0])
+
+        def fetch(position: int, length: int) -> bytes:
+            return bytes(opener().read_at(length, position))
+
+        return ChunkedObject(self.manifest(segment), self._keys, fetch, self.store.uri_of(key))
+
+    def _index(self, segment: TierSegment, suffix: str) -> bytes:
+        manifest = self.manifest(segment)
+        key = self.key(segment, INDEXES)
+        if suffix not in manifest.indexes:
+            raise FileNotFoundError(f"{self.store.uri_of(key)}: has no {suffix}")
+        position, size = manifest.indexes[suffix]
+        opened, _ = self.store.open(key)
+        try:
+            data = self.store.fetch(opened, key, position, size) if size else b""
+            if manifest.key_id is None:
+                return data
+            return decrypt(data, self._keys.data_key(manifest), manifest.aad)
+        except (CorruptRecordError, OptionError) as error:
+            kind = OptionError if isinstance(error, OptionError) else LogDirectoryError
+            raise kind(
+                f"{self.store.uri_of(key)}: {suffix} at the bytes {position} to {position + size}: "
+                f"{error}"
+            ) from error
+        finally:
+            opened.close()
+
+
+class _Bytes:
+    """An open file that is in memory."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    def read_at(self, nbytes: int, offset: int) -> bytes:
+        return self._data[offset : offset + nbytes]
+
+    def close(self) -> None:
+        """Nothing is held."""
 
 
 class PinterestLayout(Layout):
@@ -303,12 +448,13 @@ class PinterestLayout(Layout):
         return int(found[1]), "", found[2]
 
 
-def find_layout(store: RemoteStore, name: str | None) -> Layout:
-    """Find out how the objects of a store are named; ``name`` is the layout that a user gives.
+def find_layout(store: RemoteStore, tier: TierOptions) -> Layout:
+    """Find out how the objects of a store are named, where a user has not said it.
 
     Raises:
         LogDirectoryError: nothing there tells, and none is given.
     """
+    name = tier.layout
     root = store.root.key
     entries = store.list_folder(root)
     if any(entry.folder and entry.name == _FOLDER_OF_KAFKA for entry in entries):
@@ -328,7 +474,7 @@ def find_layout(store: RemoteStore, name: str | None) -> Layout:
             "check remote.path, and give remote.layout (kafka, aiven or pinterest) if it is right"
         )
     if name == "aiven":
-        return AivenLayout(store, root, prefix)
+        return AivenLayout(store, root, prefix, KeyRing(dict(tier.key_files)))
     return {"kafka": KafkaLayout, "pinterest": PinterestLayout}[name](store, root)
 
 

@@ -152,7 +152,7 @@ class Tier:
             LogDirectoryError: nothing tells.
         """
         if self._layout is None:
-            self._layout = find_layout(self.store, self._place.tier.layout)
+            self._layout = find_layout(self.store, self._place.tier)
         return self._layout
 
     def forget(self) -> None:
