@@ -48,10 +48,12 @@ def _tier_root(text: str) -> RemoteRoot:
         return RemoteRoot(folder, StorageOptions(), f"file://{quote(folder)}")
     if not text.strip()[scheme.end() :].startswith("//"):
         raise ValueError
-    found = RemoteRoot.parse(text.strip())
-    if found.startswith("s3a://"):
-        return RemoteRoot.parse("s3" + text.strip()[3:])
-    return found
+    return RemoteRoot.parse(_tier_scheme(text.strip()))
+
+
+def _tier_scheme(place: str) -> str:
+    """Return a URI with the scheme by which its store is read."""
+    return f"s3://{place[6:]}" if place.lower().startswith("s3a://") else place
 
 
 def _key_files(text: str) -> tuple[tuple[str, str], ...]:
@@ -358,7 +360,8 @@ class RangeOptions(StoreOptions):
                     raise OptionError(f"option {name!r} needs remote.path, where the tier lies")
             return paths
         (root,) = self.in_store((self.remote_path,))
-        log_dirs = () if paths == (self.remote_path,) else paths
+        is_alone = len(paths) == 1 and _tier_scheme(paths[0]) == self.remote_path
+        log_dirs = () if is_alone else paths
         for place in log_dirs:
             if isinstance(place, RemoteRoot | NodePlace):
                 raise OptionError(
