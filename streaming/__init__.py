@@ -6,8 +6,8 @@ From bottom to top; each package imports those above it in this list, and none b
     bytes of batches; what a user may say.
 ``log``
     segments, indexes, partitions, log directories, compaction.
-``coordinator``
-    Kafka's internal topics.
+``coordinator``, ``decoding``
+    Kafka's internal topics; values of a schema registry.
 ``tiers``
     log directories and what their broker has moved to a remote tier, as one log.
 ``store``

@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from kafkalog.streaming.lookup.lookup import AsOf
     from kafkalog.streaming.options.read_options import ReadOptions
     from kafkalog.streaming.source.planner import LogSplit
-    from kafkalog.streaming.source.schema import ReadRows
+    from kafkalog.streaming.source.schema import DecodedSide, ReadRows
     from kafkalog.streaming.store.session import Condition
 
 
@@ -535,19 +535,19 @@ def tail(
 def _read_splits(
     splits: Iterable[LogSplit | LatestSplit], options: ReadOptions, rows: ReadRows
 ) -> Iterator[pa.RecordBatch]:
-    from kafkalog.streaming.lookup.latest import LatestSplit, read_latest  # noqa: PLC0415
-    from kafkalog.streaming.source.reading import LARGE_BATCHES, read_split  # noqa: PLC0415
+    from kafkalog.streaming.lookup.latest import LatestSplit  # noqa: PLC0415
+    from kafkalog.streaming.lookup.lookup import read_keys  # noqa: PLC0415
+    from kafkalog.streaming.source.decoded import read_rows  # noqa: PLC0415
+    from kafkalog.streaming.source.reading import LARGE_BATCHES  # noqa: PLC0415
 
     splits = list(splits)
     for split in splits:
         split.announce()
     for split in splits:
         if isinstance(split, LatestSplit) and rows.of_records is not None:
-            yield from read_latest(split, options, rows.of_records)
+            yield from read_keys(split, options, rows.of_records, None)
         else:
-            yield from map(
-                rows.chosen, read_split(split, options, rows.of_records, size=LARGE_BATCHES)
-            )
+            yield from map(rows.chosen, read_rows(split, options, rows.of_records, LARGE_BATCHES))
 
 
 def _reading(
@@ -566,4 +566,9 @@ def _reading(
     parsed = ReadOptions.parse(given)
     warn_ignored(parsed.ignored)
     parsed.refuse_outside_streams()
-    return parsed, ReadRows.of(parsed, columns, strings)
+    decoded: tuple[DecodedSide, ...] = ()
+    if parsed.decodes:
+        from kafkalog.streaming.source.decoded import choose_sides  # noqa: PLC0415
+
+        decoded = choose_sides(parsed)
+    return parsed, ReadRows.of(parsed, columns, strings, decoded)

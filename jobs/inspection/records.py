@@ -223,6 +223,7 @@ class RecordReader:
                 raise OptionError(f"option {name!r} cannot be set: --topic says what is read")
         bounds = {**wanted.bounds(topics), "onTimestampOverflow": "null"}
         options = ReadOptions.parse({**bounds, **given})
+        options.refuse_decoding()
         warn_ignored(options.ignored)
         number = wanted.partition
         if number is not None:

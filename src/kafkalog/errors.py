@@ -18,6 +18,7 @@
     ├── RecordTooLargeError              a record that does not fit ``max.message.bytes``
     ├── TimestampOutOfRangeError         a timestamp that no Spark timestamp can hold
     ├── RowError (ValueError)            a row that cannot become a record
+    ├── SchemaError (ValueError)         a schema that cannot be read, or gives no column
     ├── SpillError                       what does not fit in memory cannot be written to disk
     ├── CheckpointError                  a state or checkpoint file that cannot be read or trusted
     ├── TargetMismatchError              a batch that does not continue what its target holds
@@ -64,6 +65,7 @@ __all__ = [
     "OptionError",
     "RecordTooLargeError",
     "RowError",
+    "SchemaError",
     "SpillError",
     "TargetMismatchError",
     "TimestampOutOfRangeError",
@@ -251,6 +253,15 @@ class RowError(KafkaLogError, ValueError):
     remedy: ClassVar[str] = (
         "Correct the row before it comes to the sink; docs/sink.md says which columns and "
         "values there are."
+    )
+
+
+class SchemaError(KafkaLogError, ValueError):
+    """A schema of a registry, or one that was given, that cannot be read or gives no column."""
+
+    remedy: ClassVar[str] = (
+        "Let `schema.value` or `schema.key` name another one, such as `version:3`, or give its "
+        "text. Without `decode.value` and `decode.key`, keys and values are bytes."
     )
 
 

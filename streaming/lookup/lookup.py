@@ -427,6 +427,7 @@ def _options(
     given: Mapping[str, str], topic: str, partition: int | None, as_of: AsOf
 ) -> ReadOptions:
     options = ReadOptions.parse({**given, **_bounds(topic, partition, as_of)})
+    options.refuse_decoding()
     warn_ignored(options.ignored)
     return options
 
@@ -444,7 +445,11 @@ def read_keys(
     split: LatestSplit, options: ReadOptions, rows: RowSchema, keys: Keys | None
 ) -> Iterator[pa.RecordBatch]:
     """Read the newest rows of some keys as ``read_latest`` does; a single one is searched for."""
-    if isinstance(keys, frozenset) and len(keys) == 1 and options.on_corrupt_record == "fail":
+    if rows.decoded:
+        from kafkalog.streaming.source.decoded import decode_batches  # noqa: PLC0415
+
+        yield from decode_batches(read_keys(split, options, rows.stored, keys), rows, options)
+    elif isinstance(keys, frozenset) and len(keys) == 1 and options.on_corrupt_record == "fail":
         (key,) = keys
         found = None if split.share else find_key(split, options, rows, key)
         yield from () if found is None else (found,)

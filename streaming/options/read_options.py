@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Final, Self, cast
 from urllib.parse import quote
@@ -205,12 +206,20 @@ class StoreOptions(Options):
     )
 
     def in_store(self, paths: tuple[str, ...]) -> tuple[str, ...]:
-        """Return places, those that are URIs with how their store is opened."""
+        """Return places, those that are URIs with how their store is opened.
+
+        Tiered ones have that already: these options are a copy of others.
+        """
         given = {
             declared.field.removeprefix("storage_"): getattr(self, declared.field)
             for declared in options_of(StoreOptions)
         }
-        return tuple(p.with_options(given) if isinstance(p, RemoteRoot) else p for p in paths)
+        return tuple(
+            p.with_options(given)
+            if isinstance(p, RemoteRoot) and not isinstance(p, TieredRoot)
+            else p
+            for p in paths
+        )
 
 
 # ----------------------------------------------------------------------------------------------
@@ -358,6 +367,8 @@ class RangeOptions(StoreOptions):
             for name, value in given.items():
                 if value:
                     raise OptionError(f"option {name!r} needs remote.path, where the tier lies")
+            return paths
+        if all(isinstance(each, TieredRoot) for each in paths):
             return paths
         (root,) = self.in_store((self.remote_path,))
         is_alone = len(paths) == 1 and _tier_scheme(paths[0]) == self.remote_path
@@ -525,6 +536,22 @@ _REFUSED: Final = {
     "temporary view (CREATE TEMPORARY VIEW … USING kafkalog OPTIONS …)",
 }
 
+_CHOICE_OF_SCHEMA: Final = re.compile(r"newest|(version|id):\d{1,10}")
+
+
+def _read_schema(text: str) -> str:
+    """Read which schema is meant: by a word, or by its text, which is longer than any word."""
+    found = TEXT.read(text)
+    word = found.lower()
+    if _CHOICE_OF_SCHEMA.fullmatch(word):
+        return word
+    if not any(mark in found for mark in '{["'):
+        raise ValueError
+    return found
+
+
+_SCHEMA: Final = Kind("newest, version:N, id:N, or the text of a schema", _read_schema)
+
 _IGNORED: Final = KAFKA_CLIENT_OPTIONS | {
     *("groupIdPrefix", "kafkaConsumer.pollTimeoutMs"),
     "kafka.rebalance.timeout.ms",  # read with joinGroup, as those of KAFKA_CLIENT_OPTIONS
@@ -592,6 +619,62 @@ class ReadOptions(GroupOptions):
         "the older formats, with what its header says and what is wrong with it. offsets: a "
         "decoded record of __consumer_offsets. transactions: one of __transaction_state. latest: "
         "the newest record of each key and partition, in batch queries",
+    )
+    decode_value: str | None = option(
+        "decode.value",
+        choice("avro", "json", "protobuf"),
+        default=None,
+        doc="decode values that were written by a schema registry into the column valueDecoded; "
+        "valueSchemaId and valueError are added too, and value stays as it is. The schemas are "
+        "read from schema.topic. Needs the extra `schemas`; see [schemas.md](schemas.md)",
+    )
+    decode_key: str | None = option(
+        "decode.key",
+        choice("avro", "json", "protobuf"),
+        default=None,
+        doc="the same for keys: keyDecoded, keySchemaId, keyError",
+    )
+    schema_topic: str = option(
+        "schema.topic",
+        TEXT,
+        default="_schemas",
+        doc="with decode.value or decode.key: the topic of the same directories in which a "
+        "registry kept the schemas",
+    )
+    value_schema: str | None = option(
+        "schema.value",
+        _SCHEMA,
+        default=None,
+        doc="with decode.value: the schema whose columns valueDecoded has. newest, version:N of "
+        "the subject, id:N, or the text of a schema. Default: newest",
+    )
+    key_schema: str | None = option(
+        "schema.key",
+        _SCHEMA,
+        default=None,
+        doc="the same for keyDecoded",
+    )
+    value_subject: str | None = option(
+        "schema.value.subject",
+        TEXT,
+        default=None,
+        doc="the subject whose newest schema that is. Default: the topic's name and -value",
+    )
+    key_subject: str | None = option(
+        "schema.key.subject",
+        TEXT,
+        default=None,
+        doc="the same for keys. Default: the topic's name and -key",
+    )
+    value_message: str | None = option(
+        "schema.value.message",
+        TEXT,
+        default=None,
+        doc="with decode.value=protobuf: the full name of the message that valueDecoded is of. "
+        "Default: the first one of the schema",
+    )
+    key_message: str | None = option(
+        "schema.key.message", TEXT, default=None, doc="the same for keyDecoded"
     )
     tombstones: bool = option(
         "tombstones",
@@ -726,9 +809,48 @@ class ReadOptions(GroupOptions):
         if self.tombstones and not self.shows_latest:
             raise OptionError("option 'tombstones' is for view=latest")
         object.__setattr__(self, "paths", self.over_tier(self.in_store(self.paths)))
+        self._check_decoding()
         if self.filter_pushdown and self.has_view:
             raise OptionError(
                 f"option 'filterPushdown' is for view=records: leave it out with view={self.view}"
+            )
+
+    def _check_decoding(self) -> None:
+        given = {
+            "value": (self.decode_value, self.value_schema, self.value_subject, self.value_message),
+            "key": (self.decode_key, self.key_schema, self.key_subject, self.key_message),
+        }
+        for side, (decode, *chosen) in given.items():
+            if decode is not None and self.has_view:
+                raise OptionError(
+                    f"option 'decode.{side}' is for view=records and view=latest: leave it out "
+                    f"with view={self.view}"
+                )
+            if decode is None and any(each is not None for each in chosen):
+                raise OptionError(
+                    f"an option that begins with 'schema.{side}' is given, which needs "
+                    f"decode.{side}: avro, json or protobuf"
+                )
+            if chosen[-1] is not None and decode != "protobuf":
+                raise OptionError(
+                    f"option 'schema.{side}.message' is for decode.{side}=protobuf: leave it out"
+                )
+
+    @property
+    def decodes(self) -> bool:
+        """Whether rows have decoded columns, see :mod:`kafkalog.streaming.source.decoded`."""
+        return self.decode_key is not None or self.decode_value is not None
+
+    def refuse_decoding(self) -> None:
+        """Refuse decoded columns, for who shows records as they are.
+
+        Raises:
+            OptionError: they are asked for.
+        """
+        if self.decodes:
+            raise OptionError(
+                "options 'decode.key' and 'decode.value' are for queries of Spark, kafkalog.read "
+                "and kafkalog.tail"
             )
 
     def names_held_back(self) -> tuple[str, ...]:

@@ -12,6 +12,8 @@
     from offsets to splits.
 ``reading``, ``schema``
     what a task does; the rows, and the option ``view``.
+``decoded``
+    columns by the schemas of a registry.
 ``arguments``
     what functions for Python are given, as the texts that options are parsed from.
 

@@ -89,8 +89,9 @@ def read_split(
 ) -> Iterator[pa.RecordBatch]:
     """Read one split in offset order, as batches of the schema ``rows``.
 
-    Without ``rows`` it gives those of the view that the options ask for. ``narrowed`` may make a
-    decoder of the decoder that passes over record batches. ``size`` is that of batches of records.
+    ``rows`` has no decoded columns: see :func:`~.decoded.read_rows`. Without it there are those of
+    the view that the options ask for. ``narrowed`` may make a decoder of the decoder that passes
+    over record batches. ``size`` is that of batches of records.
 
     Raises:
         DataLossError: offsets of the split have gone since it was planned, and the query fails

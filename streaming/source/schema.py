@@ -16,24 +16,27 @@ from kafkalog.streaming.records.batch_rows import BATCH_ROW_SCHEMA, BatchDescrib
 from kafkalog.streaming.source.arguments import names
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from pyspark.sql.types import DataType, StructField, StructType
 
     from kafkalog.model import TopicPartition
+    from kafkalog.streaming.decoding.registry import SchemaText
     from kafkalog.streaming.log.read.slice_reader import Decoder
     from kafkalog.streaming.options.read_options import ReadOptions
 
-
 __all__ = [
+    "DecodedSide",
     "ReadRows",
     "RowMaker",
     "RowSchema",
     "check_view_schema",
+    "decoded_schema",
     "source_schema",
     "view_arrow_schema",
     "view_rows",
     "view_schema",
+    "wanted_types",
 ]
 
 
@@ -87,12 +90,34 @@ def source_schema(*, include_headers: bool) -> StructType:
 
 
 @dataclass(frozen=True, slots=True)
+class DecodedSide:
+    """How the key or the value is decoded: ``side`` says which, ``kind`` is the column's type."""
+
+    side: str
+    format: str
+    schema: SchemaText
+    message: str | None
+    context: str
+    kind: pa.DataType
+
+    @property
+    def fields(self) -> dict[str, pa.DataType]:
+        """The columns, by their names."""
+        return {
+            f"{self.side}Decoded": self.kind,
+            f"{self.side}SchemaId": pa.int32(),
+            f"{self.side}Error": pa.string(),
+        }
+
+
+@dataclass(frozen=True, slots=True)
 class RowSchema:
     """Which columns the rows have, in which order, and how key and value are shown.
 
     ``columns`` are the names of this module's columns; ``fields`` the names and nullability that
     the user's schema gives them; ``strings`` those of the columns that are to be ``STRING``; and
-    with ``has_ms`` timestamps are ``BIGINT``, in ms.
+    with ``has_ms`` timestamps are ``BIGINT``, in ms. ``decoded`` says of which columns others are
+    made, which come under the names that it gives them.
     """
 
     columns: tuple[str, ...]
@@ -100,6 +125,7 @@ class RowSchema:
     nullable: tuple[bool, ...]
     strings: frozenset[str]
     has_ms: bool = False
+    decoded: tuple[DecodedSide, ...] = ()
 
     @classmethod
     def named(
@@ -108,6 +134,7 @@ class RowSchema:
         *,
         strings: Collection[str] = (),
         include_headers: bool = False,
+        decoded: tuple[DecodedSide, ...] = (),
     ) -> RowSchema:
         """Choose columns by their exact names; default: all, ``headers`` only if included.
 
@@ -116,15 +143,17 @@ class RowSchema:
         """
         with_headers = include_headers or "headers" in columns
         offered = [name for name in _NAMES if with_headers or name != "headers"]
+        offered += [name for side in decoded for name in side.fields]
         for name in (*columns, *strings):
             if name not in offered:
                 raise OptionError(f"no column {name!r}, expected some of {', '.join(offered)}")
         chosen = tuple(columns or offered)
         nullable = (True,) * len(chosen)
-        return cls(chosen, chosen, nullable, frozenset(strings) & _READABLE_AS_STRING)
+        readable = frozenset(strings) & _READABLE_AS_STRING
+        return cls(chosen, chosen, nullable, readable, decoded=decoded)
 
     @classmethod
-    def of(cls, schema: StructType) -> RowSchema:
+    def of(cls, schema: StructType, decoded: tuple[DecodedSide, ...] = ()) -> RowSchema:
         """Check the schema that Spark asks for, which may be the user's.
 
         Raises:
@@ -133,7 +162,8 @@ class RowSchema:
         """
         if not schema.fields:
             raise OptionError(f"the schema has no columns; choose some of: {_offered()}")
-        columns = tuple(_column_of(field) for field in schema.fields)
+        made = _decoded_columns(decoded)
+        columns = tuple(_column_of(field, made) for field in schema.fields)
         for column in columns:
             if columns.count(column) > 1:
                 raise OptionError(f"the schema has column {column!r} twice")
@@ -150,7 +180,20 @@ class RowSchema:
                 column == "timestamp" and field.dataType.simpleString() == "bigint"
                 for column, field in zip(columns, schema.fields, strict=True)
             ),
+            decoded=decoded,
         )
+
+    @property
+    def stored(self) -> RowSchema:
+        """The columns that are read for these: without the decoded ones, with what they need."""
+        if not self.decoded:
+            return self
+        made = {name: side.side for side in self.decoded for name in side.fields}
+        kept = [each for each in zip(self.columns, self.names, strict=True) if each[0] not in made]
+        kept += [(side.side, side.side) for side in self.decoded if side.side not in self.columns]
+        columns, names = zip(*kept, strict=True)
+        nullable = (True,) * len(columns)
+        return RowSchema(columns, names, nullable, self.strings, self.has_ms)
 
     def to_arrow(self) -> pa.Schema:
         """Return the Arrow schema of the rows, which is compared by Spark field by field."""
@@ -167,6 +210,8 @@ class RowSchema:
             "timestampType": pa.int32(),
             "headers": pa.list_(header),
         } | dict.fromkeys(self.strings, pa.string())
+        for side in self.decoded:
+            kinds |= side.fields
         return pa.schema(
             [
                 pa.field(name, kinds[column], nullable)
@@ -177,14 +222,47 @@ class RowSchema:
         )
 
 
-def _column_of(field: StructField) -> str:
-    by_key = {name.lower(): name for name in _NAMES}
+def _decoded_columns(decoded: tuple[DecodedSide, ...]) -> dict[str, DataType]:
+    """Return the columns that are made of keys and values, as Spark knows them."""
+    from pyspark.sql.pandas.types import from_arrow_type  # noqa: PLC0415 - rows do without
+
+    return {
+        name: from_arrow_type(kind, prefer_timestamp_ntz=True)
+        for side in decoded
+        for name, kind in side.fields.items()
+    }
+
+
+def decoded_schema(decoded: tuple[DecodedSide, ...]) -> list[StructField]:
+    """Return the columns that are made of keys and values, as Spark knows them."""
+    from pyspark.sql.types import StructField  # noqa: PLC0415
+
+    return [StructField(name, kind) for name, kind in _decoded_columns(decoded).items()]
+
+
+def wanted_types(schema: StructType) -> dict[str, pa.DataType]:
+    """Return the types that a schema of Spark's gives decoded columns, by the columns' names."""
+    from pyspark.sql.pandas.types import to_arrow_type  # noqa: PLC0415 - rows do without
+
+    names = {"keydecoded": "keyDecoded", "valuedecoded": "valueDecoded"}
+    return {
+        names[field.name.lower()]: to_arrow_type(field.dataType, timezone="UTC")
+        for field in schema.fields
+        if field.name.lower() in names
+    }
+
+
+def _column_of(field: StructField, decoded: Mapping[str, DataType]) -> str:
+    by_key = {name.lower(): name for name in (*_NAMES, *decoded)}
     column = by_key.get(field.name.lower())
     if column is None:
         raise OptionError(
             f"the schema has column {field.name!r}, which the source does not have; "
             f"choose some of: {_offered()}"
         )
+    if column in decoded:
+        _check_decoded(field, decoded[column])
+        return column
     if not _accepts(column, field.dataType):
         if field.dataType.simpleString() == _columns()[column].simpleString():
             raise OptionError(
@@ -200,6 +278,20 @@ def _column_of(field: StructField) -> str:
             "null; leave NOT NULL out"
         )
     return column
+
+
+def _check_decoded(field: StructField, kind: DataType) -> None:
+    if field.dataType != kind:
+        raise OptionError(
+            f"the schema gives column {field.name!r} type {field.dataType.simpleString()}, but "
+            f"its values are decoded as {kind.simpleString()}: leave the schema out, or let "
+            "schema.value or schema.key choose the one that gives this type"
+        )
+    if not field.nullable:
+        raise OptionError(
+            f"the schema declares column {field.name!r} NOT NULL, but what cannot be decoded is "
+            "null; leave NOT NULL out"
+        )
 
 
 def _accepts(column: str, kind: DataType) -> bool:
@@ -333,8 +425,14 @@ class ReadRows:
     of_records: RowSchema | None
 
     @classmethod
-    def of(cls, options: ReadOptions, columns: Sequence[str], strings: Sequence[str]) -> Self:
-        """Choose columns; without names all of them.
+    def of(
+        cls,
+        options: ReadOptions,
+        columns: Sequence[str],
+        strings: Sequence[str],
+        decoded: tuple[DecodedSide, ...] = (),
+    ) -> Self:
+        """Choose columns; without names all of them, and those that are decoded.
 
         Raises:
             OptionError: a column that is not there, or a column of a view that is to be a string.
@@ -342,7 +440,10 @@ class ReadRows:
         columns, strings = names("columns", columns), names("strings", strings)
         if not options.has_view:
             named = RowSchema.named(
-                columns, strings=strings, include_headers=options.include_headers
+                columns,
+                strings=strings,
+                include_headers=options.include_headers,
+                decoded=decoded,
             )
             return cls(named.to_arrow(), named)
         schema = view_arrow_schema(options)
@@ -369,4 +470,6 @@ class ReadRows:
         read = self.of_records
         if read is None or "offset" in read.columns:
             return read
-        return RowSchema.named((*read.columns, "offset"), strings=read.strings)
+        return RowSchema.named(
+            (*read.columns, "offset"), strings=read.strings, decoded=read.decoded
+        )

@@ -622,14 +622,15 @@ class NewRows:
     def _read(self, options: ReadOptions, rows: ReadRows, read: RowSchema | None) -> _Ready | None:
         """Read the next rows of the first split; None if there are no more."""
         # not at import: a process that only plans decodes nothing
-        from kafkalog.streaming.source.reading import LARGE_BATCHES, read_split  # noqa: PLC0415
+        from kafkalog.streaming.source.decoded import read_rows  # noqa: PLC0415
+        from kafkalog.streaming.source.reading import LARGE_BATCHES  # noqa: PLC0415
 
         batches, self._batches = self._batches, None  # an error or an interrupt ends it
         if batches is None:
             split = self._splits[0]
             if self._next_offset is not None:
                 split = split.from_offset(self._next_offset)
-            batches = read_split(split, options, read, size=LARGE_BATCHES)
+            batches = read_rows(split, options, read, LARGE_BATCHES)
             if self._next_offset is None:
                 batches = islice(batches, self._batches_handed, None)
         for batch in batches:

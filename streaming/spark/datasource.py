@@ -71,7 +71,14 @@ class KafkaLogDataSource(DataSource):
             from kafkalog.streaming.source.schema import view_schema  # noqa: PLC0415
 
             return view_schema(options)
-        return source_schema(include_headers=options.include_headers)
+        schema = source_schema(include_headers=options.include_headers)
+        if options.decodes:
+            from kafkalog.streaming.source.decoded import choose_sides  # noqa: PLC0415
+            from kafkalog.streaming.source.schema import decoded_schema  # noqa: PLC0415
+
+            for field in decoded_schema(choose_sides(options)):
+                schema = schema.add(field)
+        return schema
 
     @crosses_border
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -183,4 +190,9 @@ def _wanted_rows(options: ReadOptions, schema: StructType) -> RowSchema | None:
         return None
     from kafkalog.streaming.source.schema import RowSchema  # noqa: PLC0415
 
+    if options.decodes:
+        from kafkalog.streaming.source.decoded import choose_sides  # noqa: PLC0415
+        from kafkalog.streaming.source.schema import wanted_types  # noqa: PLC0415
+
+        return RowSchema.of(schema, choose_sides(options, wanted_types(schema)))
     return RowSchema.of(schema)

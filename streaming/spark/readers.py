@@ -103,11 +103,11 @@ class LogBatchReader(DataSourceReader):
     @crosses_border
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read the splits of one task."""
-        from kafkalog.streaming.source.reading import read_split  # noqa: PLC0415
+        from kafkalog.streaming.source.decoded import read_rows  # noqa: PLC0415
 
         with task_of_spark():
             for split in splits_of(partition):
-                yield from read_split(split, self._options, self._rows)
+                yield from read_rows(split, self._options, self._rows)
 
 
 # ----------------------------------------------------------------------------------------------
@@ -437,11 +437,11 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @crosses_border
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read the splits of one task."""
-        from kafkalog.streaming.source.reading import read_split  # noqa: PLC0415
+        from kafkalog.streaming.source.decoded import read_rows  # noqa: PLC0415
 
         with task_of_spark():
             for split in partition.value:
-                yield from read_split(split, self._options, self._rows)
+                yield from read_rows(split, self._options, self._rows)
 
     @crosses_border
     @shielded_step

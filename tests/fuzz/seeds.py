@@ -12,6 +12,7 @@ from tests.fuzz.targets import PARSERS, sets_folder
 from tests.support.corpus import CASES, CORPUS
 from tests.support.message_sets import GOLDEN
 from tests.support.record_fuzz import seeds as record_seeds
+from tests.support.registry_records import AVRO_SCHEMAS, JSON_SCHEMA, schema_record
 from tests.support.states import up_to
 
 from kafkalog.checkpoints.commit_state import CommitState, TopicState, WriterState
@@ -191,6 +192,23 @@ def _cluster_metadata() -> Iterator[bytes]:
     yield b"\x03\x01\x17\x00\x00" + given
 
 
+def _decoded_values() -> Iterator[bytes]:
+    yield b"\x00\x06\x06\x04x"
+    yield b"\x00\x06\x00"
+    yield b"\x01\x02\x02\x02k\x02\x02v\x00\x00"
+    yield b"\x02\x04\x00\x02\x05\x00\x02"
+    yield b'\x03{"i":1,"n":2.5,"s":"x","l":[{"i":2}],"m":{"k":true}}'
+    yield b"\x04\x00\x08\x05\x12\x02\x08\x01\x1a\x07\x0a\x01k\x12\x02\x08\x01"
+
+
+def _registries() -> Iterator[bytes]:
+    record = schema_record("t-value", 1, 1, AVRO_SCHEMAS[0])
+    yield (record.key or b"") + b"\n" + (record.value or b"")
+    record = schema_record("t-value", 1, 1, JSON_SCHEMA, kind="JSON", references=[("a", "b", 1)])
+    yield (record.key or b"") + b"\n" + (record.value or b"")
+    yield b'{"keytype":"NOOP","magic":0}\n'
+
+
 def _any_of_them() -> Iterator[bytes]:
     for number, name in enumerate(PARSERS):
         yield from (bytes([number]) + seed for seed in seeds_of(name))
@@ -209,6 +227,8 @@ _SEEDS: Final[dict[str, Callable[[], Iterable[bytes]]]] = {
     "coordinator_records": _coordinator_records,
     "groups": _groups,
     "cluster_metadata": _cluster_metadata,
+    "decoded_values": _decoded_values,
+    "registries": _registries,
     "markers": _markers,
     "newest_keys": lambda: [
         b"",

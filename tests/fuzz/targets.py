@@ -13,7 +13,7 @@ import shutil
 import tempfile
 import unittest.mock
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -31,6 +31,7 @@ from tests.support.record_batches import (
     records_of,
 )
 from tests.support.record_fuzz import outcome
+from tests.support.registry_records import AVRO_SCHEMAS, JSON_SCHEMA, PROTO_SCHEMA
 
 from kafkalog.checkpoints import broker, intent, state_file
 from kafkalog.errors import KafkaLogError
@@ -44,6 +45,11 @@ from kafkalog.streaming.coordinator.views import (
     decode_offsets_batch,
     decode_transactions_batch,
 )
+from kafkalog.streaming.decoding.avro import AvroColumn
+from kafkalog.streaming.decoding.json_schema import JsonColumn
+from kafkalog.streaming.decoding.limits import DecodeError
+from kafkalog.streaming.decoding.protobuf import ProtobufColumn
+from kafkalog.streaming.decoding.registry import Registry, SchemaText
 from kafkalog.streaming.groups.liveness import Watch
 from kafkalog.streaming.groups.member_files import MemberFolder, sign_name
 from kafkalog.streaming.groups.rebalance import GroupRecord
@@ -469,6 +475,52 @@ def cluster_metadata(data: bytes) -> str:
     return f"{told}\n{sorted(replay.settings.items())}"
 
 
+def decoded_values(data: bytes) -> str:
+    """Values of a registry's clients, by a format and a schema that the first byte chooses."""
+    columns = _schema_columns()
+    column, decode = columns[data[0] % len(columns)] if data else columns[0]
+    return _kind_of_error(lambda: pa.array([decode(data[1:])], column.type).to_pylist())
+
+
+def registries(data: bytes) -> str:
+    """A record of a schema registry's topic, and what is made of the schemas in it."""
+    key, _, value = data.partition(b"\n")
+    registry = Registry()
+    registry.feed(key, value)
+    told = [str(registry.skipped)]
+    for subject in registry.subjects():
+        for schema in registry.versions(subject):
+            text = SchemaText(schema.text)
+            told.append(_kind_of_error(functools.partial(_avro_value, text)))
+            told.append(_kind_of_error(lambda text=text: JsonColumn(text).decode(b"{}")))  # type: ignore[misc]
+    return "\n".join(told)
+
+
+def _avro_value(text: SchemaText) -> object:
+    return AvroColumn(text).reader(text)(b"\2" * 20)
+
+
+def _kind_of_error(action: Callable[[], object]) -> str:
+    """Do it; what libraries say of values differs from run to run, as sets do."""
+    try:
+        return repr(action())[:1000]
+    except (KafkaLogError, DecodeError, pa.ArrowException, ValueError, OverflowError) as error:
+        return type(error).__name__
+
+
+@functools.cache
+def _schema_columns() -> list[tuple[Any, Callable[[bytes], object]]]:
+    avro_texts = [SchemaText(text) for text in AVRO_SCHEMAS]
+    avro = [(each, each.reader(text)) for text in avro_texts for each in [AvroColumn(text)]]
+    json_column, proto = JsonColumn(SchemaText(JSON_SCHEMA)), SchemaText(PROTO_SCHEMA)
+    proto_column = ProtobufColumn(proto)
+    return [
+        *avro,
+        (json_column, json_column.decode),
+        (proto_column, proto_column.reader(proto)),
+    ]
+
+
 def options(data: bytes) -> str:
     """Options, and the JSON in them."""
     text = data.decode("utf-8", "surrogateescape")
@@ -524,6 +576,8 @@ TARGETS: Final[dict[str, Callable[[bytes], str]]] = {
         coordinator_records,
         groups,
         cluster_metadata,
+        decoded_values,
+        registries,
         options,
         odd_state_files,
         any_of_them,

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+import io
+import json
+from datetime import UTC, datetime
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
+import fastavro
 import pytest
 from tests.support.coordinator_corpus import (
     OFFSETS_TOPIC,
@@ -13,6 +17,7 @@ from tests.support.coordinator_corpus import (
 )
 from tests.support.corpus import UnpackedCase
 from tests.support.dumped_batches import comparable, dumped_batches, file_of
+from tests.support.registry_records import framed, schema_record, write_records, write_values
 
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.coordinator.views import (
@@ -115,3 +120,65 @@ def untimed(value: Any) -> Any:
     if isinstance(value, list):
         return [untimed(each) for each in value]
     return "set" if isinstance(value, datetime) else value
+
+
+SCHEMA = {
+    "type": "record",
+    "name": "Flight",
+    "fields": [
+        {"name": "id", "type": "long"},
+        {"name": "at", "type": {"type": "long", "logicalType": "timestamp-micros"}},
+        {"name": "here", "type": {"type": "long", "logicalType": "local-timestamp-micros"}},
+        {"name": "stops", "type": {"type": "array", "items": "string"}},
+        {"name": "seats", "type": {"type": "map", "values": "int"}},
+        {"name": "price", "type": ["null", {"type": "bytes", "logicalType": "decimal",
+                                            "precision": 9, "scale": 2}]},
+    ],
+}  # fmt: skip
+
+
+def test_values_of_a_registry_are_decoded_in_batches_and_streams(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    parsed = fastavro.parse_schema(SCHEMA)
+    at = datetime(2013, 1, 1, 5, 15, tzinfo=UTC)
+    values: list[bytes | None] = []
+    for number in range(3):
+        row = {"id": number, "at": at, "here": at.replace(tzinfo=None), "stops": ["EWR"]}
+        out = io.BytesIO()
+        fastavro.schemaless_writer(
+            out, parsed, row | {"seats": {"A": number}, "price": Decimal("12.50")}
+        )
+        values.append(framed(4, out.getvalue()))
+    write_values(tmp_path, "t", [*values, b"none", None])
+    write_records(tmp_path, schema_record("t-value", 1, 4, json.dumps(SCHEMA)))
+    given = {"subscribe": "t", "decode.value": "avro", "readUpTo": "logEnd"}
+    frame = spark.read.format("kafkalog").options(**given).load(str(tmp_path))
+    assert frame.schema["valueDecoded"].dataType.simpleString() == (
+        "struct<id:bigint,at:timestamp,here:timestamp_ntz,stops:array<string>,"
+        "seats:map<string,int>,price:decimal(9,2)>"
+    )
+    chosen = ["valueDecoded.*", "valueSchemaId", "valueError", "value"]
+    rows = [row.asDict() for row in frame.orderBy("offset").select(*chosen).collect()]
+    first = rows[0]
+    assert (first["id"], first["stops"], first["seats"]) == (0, ["EWR"], {"A": 0})
+    assert (first["here"], first["price"]) == (at.replace(tzinfo=None), Decimal("12.50"))
+    assert (first["valueSchemaId"], first["valueError"], first["value"]) == (4, None, values[0])
+    assert "expected a byte 0" in rows[3]["valueError"]
+    assert (rows[4]["id"], rows[4]["valueError"]) == (None, None)
+    streamed = spark.readStream.format("kafkalog").options(startingOffsets="earliest", **given)
+    read: list[Any] = []
+    query = (
+        streamed.load(str(tmp_path))
+        .writeStream.foreachBatch(
+            lambda batch, _: read.extend(batch.orderBy("offset").select(*chosen).collect())
+        )
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    try:
+        assert query.awaitTermination(300)
+    finally:
+        query.stop()
+    assert [row.asDict() for row in read] == rows

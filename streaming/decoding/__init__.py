@@ -1,0 +1,12 @@
+"""Values that producers wrote by a schema registry, decoded into columns.
+
+``registry``
+    the records of ``_schemas``: which schemas there are, by subject, version and id.
+``avro``, ``json_schema``, ``protobuf``
+    one format each: the column that a schema gives, and a value's way into it.
+``limits``
+    what a schema and a value may be at most.
+
+Nothing is trusted: schemas and values are whatever lies in the log. Read ``registry`` first. The
+libraries are those of the extra ``schemas``; they are imported where a query decodes.
+"""
