@@ -15,7 +15,7 @@ SECOND_TRY = echo "what failed runs once more, alone:" && \
 RUN = JAVA_HOME="$$(cat .venv/.java-home)" PATH="$(CURDIR)/$(BIN):$$PATH"
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test unit nightly pipelines assignors differential stress kills groups replicas model powerloss simulate mutations day fuzz live bench matrix oldest lint types fmt build zip release clean
+.PHONY: help env demo test unit nightly pipelines assignors differential stress kills groups replicas model powerloss simulate mutations day fuzz live bench matrix oldest lint types fmt docs build zip release clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z]*\):.*## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -146,6 +146,15 @@ types: env ## Check types
 fmt: env ## Format the code and fix what can be fixed safely
 	$(RUN) ruff format .
 	$(RUN) ruff check --fix .
+
+docs: env ## Build the documentation's site in build/site; a dead link or anchor is an error
+	@test build/docs-venv/.ready -nt requirements/docs.txt || { rm -rf build/docs-venv && \
+	    $(PYTHON) -m venv build/docs-venv && \
+	    build/docs-venv/bin/python -m pip install --quiet --requirement requirements/docs.txt && \
+	    touch build/docs-venv/.ready; }
+	$(RUN) python -m tools.site
+	NO_MKDOCS_2_WARNING=1 build/docs-venv/bin/mkdocs build --quiet --strict --config-file build/mkdocs.yml
+	@echo "build/site/index.html"
 
 build: env ## Build wheel and sdist in dist/
 	$(RUN) python -m build --no-isolation

@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["FIRST_HOUR", "PAGE", "Block", "blocks_of", "blocks_on", "follow"]
+__all__ = ["FIRST_HOUR", "HOW_TOS", "PAGE", "Block", "blocks_of", "blocks_on", "follow"]
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "recipes.md"
 FIRST_HOUR: Final = PAGE.with_name("first-hour.md")
+HOW_TOS: Final = tuple(PAGE.with_name(f"{name}.md") for name in ("parsing", "windows", "testing"))
+"""Pages that need nothing of each other."""
 Block = tuple[str, str]
 """A language, empty for what a shell is given or shows, and the text."""
 
@@ -38,14 +40,15 @@ def blocks_of(*, with_spark: bool) -> list[Block]:
 
 
 def blocks_on(page: Path) -> list[Block]:
-    """Return all blocks of a page."""
-    return _BLOCK.findall(page.read_text(encoding="utf-8"))
+    """Return all blocks of a page, but for those of Python that need a jar, a broker or pytest."""
+    found: list[Block] = _BLOCK.findall(page.read_text(encoding="utf-8"))
+    return [block for block in found if block[0] != "py"]
 
 
 def follow(
     blocks: Sequence[Block], folder: Path, names: Mapping[str, Any], *, in_one_python: bool = False
-) -> None:
-    """Run blocks, and compare what they print with what the page shows.
+) -> dict[str, Any]:
+    """Run blocks, and compare what they print with what the page shows; return what they named.
 
     The process is in ``folder`` already, for Python's blocks; ``names`` are what these know, and
     what earlier ones have named if all are run ``in_one_python``. What Python prints is in the
@@ -64,6 +67,7 @@ def follow(
             _compare(printed, block)
             printed = ""
     assert not printed, "the page does not show what its last block prints"
+    return known
 
 
 def _compare(found: str, block: str) -> None:

@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 
 import pytest
+from tools import site
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
@@ -40,6 +41,34 @@ def test_links_lead_to_a_file_and_a_heading_that_are_there(page: Path) -> None:
 def test_every_test_that_a_page_names_is_there(page: Path) -> None:
     named = re.findall(rf"`(?:tests/)?((?:{FOLDERS})/[\w/]*test_\w+)(?:\.py)?`", page.read_text())
     assert [name for name in named if not (ROOT / "tests" / f"{name}.py").exists()] == []
+
+
+def test_the_site_has_every_page_in_its_navigation_and_no_dead_link() -> None:
+    """As ``make docs`` finds it, without the network that this needs."""
+    found = {**site.pages(), **site.command_pages(), **site.module_pages()}
+    navigation = site.settings(found).partition("\nnav:\n")[2]
+    named = re.findall(r"([\w/.-]+\.md)$", navigation, re.MULTILINE)
+    assert sorted(named) == sorted(found)
+    for name, text in found.items():
+        for link in re.findall(r"\]\(([^)\s]+)\)", text):
+            path = link.partition("#")[0]
+            if "://" in link or not path:
+                continue
+            target = (Path("/") / name).parent.joinpath(path)
+            there = Path(*target.parts[1:]).as_posix()
+            there = re.sub(r"[^/]+/\.\./", "", there)
+            assert there in found or (ROOT / "docs" / there).exists(), f"{name}: {link}"
+
+
+def test_each_command_has_a_page_with_its_options() -> None:
+    found = site.command_pages()
+    assert len(found) > 35
+    assert "`--topic TOPIC`, `-t TOPIC`" in found["commands/consume.md"]
+    assert "`--checkpoint CHECKPOINT`" in found["commands/run-archive.md"]
+
+
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text().split()) <= 900
 
 
 def test_every_row_of_what_shows_it_names_a_test() -> None:
