@@ -35,6 +35,13 @@ KAFKA_2_8: Final = JarSet(
 )
 """Broker with ZooKeeper, the judge of message sets (magic 0 and 1)."""
 
+KAFKA_TIERS: Final = JarSet(
+    f"kafka-storage-{KAFKA_VERSION}",
+    (Coordinate("org.apache.kafka", "kafka-storage", KAFKA_VERSION, transitive=False),),
+    classifier="test",
+)
+"""``LocalTieredStorage``, with which a broker tiers its topics into a folder."""
+
 if __name__ == "__main__":
     for jar_set in (delta_jars(), KAFKA, KAFKA_2_8, kafka_jars()):
         print(f"{jar_set.name}: {len(fetch(jar_set))} jars")  # noqa: T201

@@ -1,0 +1,182 @@
+"""A broker that tiers its topics: what a stock consumer reads of them is read from its files.
+
+A batch is read again and again while the broker uploads, deletes here and expires there; a tail
+begins in the tier and goes on in the log.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final
+
+import confluent_kafka
+import pytest
+from tests.support.jars import KAFKA_TIERS
+from tests.support.kafka import Broker, Topic
+
+import kafkalog
+from kafkalog.jobs.process.jars import fetch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    import pyarrow as pa
+
+pytestmark = [pytest.mark.interop, pytest.mark.nightly]
+
+SECONDS: Final = 120
+CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
+TIERED: Final = {
+    "remote.storage.enable": "true",
+    "local.retention.ms": "1000",
+    "retention.ms": "3600000",
+    "segment.bytes": "1048576",
+    "file.delete.delay.ms": "1000",
+}
+
+
+def settings(home: Path) -> dict[str, str]:
+    (jar,) = fetch(KAFKA_TIERS)
+    return {
+        "remote.log.storage.system.enable": "true",
+        "remote.log.metadata.manager.listener.name": "PLAINTEXT",
+        "remote.log.storage.manager.class.name": (
+            "org.apache.kafka.server.log.remote.storage.LocalTieredStorage"
+        ),
+        "remote.log.storage.manager.class.path": str(jar),
+        "rsm.config.dir": str(home / "tier"),
+        "rsm.config.delete.on.close": "false",
+        "rlmm.config.remote.log.metadata.topic.replication.factor": "1",
+        "rlmm.config.remote.log.metadata.topic.num.partitions": "3",
+        "remote.log.manager.task.interval.ms": "500",
+        "log.retention.check.interval.ms": "500",
+        "log.initial.task.delay.ms": "500",
+    }
+
+
+class Tiers:
+    """A broker that tiers, and its files as kafkalog reads them."""
+
+    def __init__(self, broker: Broker, tier: Path) -> None:
+        self.broker = broker
+        self.log = broker.log_dirs[0]
+        self.tier = tier
+
+    def options(self, **given: str) -> dict[str, str]:
+        return {
+            "remote.path": str(self.tier),
+            "startingOffsets": "earliest",
+            "storage.listInterval": "200ms",
+            **given,
+        }
+
+    def read(self, topic: str, **given: str) -> pa.Table:
+        return kafkalog.read(self.log, topic, options=self.options(**given)).read_all()
+
+    def produce(self, topic: str, count: int, **client: str) -> None:
+        rows = [(str(n).encode(), f"{n:01000d}".encode()) for n in range(count)]
+        self.broker.produce(topic, rows, over=2, **client)
+
+    def transactions(self, topic: str, count: int) -> None:
+        producer = confluent_kafka.Producer(
+            {"bootstrap.servers": self.broker.bootstrap, "transactional.id": f"of-{topic}"}
+        )
+        producer.init_transactions(30)
+        for number in range(count):
+            producer.begin_transaction()
+            for n in range(100):
+                producer.produce(topic, f"{n:01000d}".encode(), partition=number % 2)
+            if number % 3:
+                producer.commit_transaction(30)
+            else:
+                producer.flush(30)
+                producer.abort_transaction(30)
+
+    def segments(self, topic: str) -> int:
+        return len(list(self.tier.glob(f"*/{topic}-*/*.log")))
+
+    def first_here(self, topic: str) -> int:
+        names = [path.stem for path in self.log.glob(f"{topic}-0/*.log")]
+        return min(map(int, names), default=0)
+
+    def alter(self, topic: str, **config: str) -> None:
+        from confluent_kafka.admin import (
+            AdminClient,
+            AlterConfigOpType,
+            ConfigEntry,
+            ConfigResource,
+            ResourceType,
+        )
+
+        admin = AdminClient({"bootstrap.servers": self.broker.bootstrap})
+        entries = [
+            ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+            for name, value in config.items()
+        ]
+        resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
+        for future in admin.incremental_alter_configs([resource]).values():
+            future.result()
+
+
+@pytest.fixture
+def tiers(tmp_path: Path) -> Iterator[Tiers]:
+    home = tmp_path / "broker"
+    with Broker(home, settings=settings(home)) as broker:
+        yield Tiers(broker, home / "tier")
+
+
+def until(happens: Callable[[], bool], reads: Callable[[], object] = lambda: None) -> None:
+    deadline = time.monotonic() + SECONDS
+    while not happens():
+        assert time.monotonic() < deadline, "the broker does not get there"
+        reads()
+        time.sleep(0.2)
+
+
+def places(rows: pa.Table) -> list[tuple[int, int]]:
+    return sorted(zip(rows["partition"].to_pylist(), rows["offset"].to_pylist(), strict=True))
+
+
+def of_client(tiers: Tiers, topic: str, isolation: str = "read_uncommitted") -> list[object]:
+    return [(r.partition, r.offset) for r in tiers.broker.consume_all(topic, isolation=isolation)]
+
+
+def test_a_tiered_topic_is_read_as_a_consumer_reads_it(tiers: Tiers) -> None:
+    tiers.broker.create_topics(Topic("plain", 2, TIERED), Topic("sent", 2, TIERED))
+    tail = kafkalog.tail(tiers.log, "plain", idle_timeout=5, options=tiers.options())
+    tailed: list[tuple[int, int]] = []
+
+    def read_on() -> int:
+        found = places(tiers.read("plain"))
+        for partition in (0, 1):
+            offsets = [offset for number, offset in found if number == partition]
+            assert offsets == list(range(len(offsets)))
+        return len(found)
+
+    for codec in CODECS:
+        tiers.produce("plain", 2000, **{"compression.type": codec})
+    tiers.transactions("sent", 60)
+    until(lambda: tiers.first_here("plain") > 0 and tiers.first_here("sent") > 0, read_on)
+    until(lambda: read_on() == 10_000)
+    for batch in tail:
+        tailed += zip(batch["partition"].to_pylist(), batch["offset"].to_pylist(), strict=True)
+    assert sorted(tailed) == of_client(tiers, "plain")
+    for isolation in ("read_uncommitted", "read_committed"):
+        given = {"kafka.isolation.level": isolation}
+        assert places(tiers.read("sent", **given)) == of_client(tiers, "sent", isolation)
+    listed = kafkalog.read(tiers.tier, "plain", options=tiers.options()).read_all()
+    assert listed.num_rows > 2000
+    assert set(places(listed)) <= set(tailed)
+
+    before = tiers.segments("plain")
+    tiers.alter("plain", **{"retention.ms": "2000", "local.retention.ms": "1000"})
+
+    def read_what_is_left() -> None:
+        found = places(tiers.read("plain", failOnDataLoss="false"))
+        assert len(set(found)) == len(found)
+
+    until(lambda: tiers.segments("plain") < before // 2, read_what_is_left)
+    tiers.broker.stop()
+    found = tiers.read("sent")
+    assert found.num_rows == 6000
