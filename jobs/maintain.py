@@ -6,6 +6,9 @@
 A task compacts one partition that is due, the dirtiest first. Sinks may write to the directories
 meanwhile, and queries read them. Replicas that lag get what they lack before that. A round that is
 killed is ended by the next one.
+
+LOG may be a log in a bucket, as s3://bucket/logs. There a round also merges what commits have left
+in pieces. Spark is not started, and any number of places may do it at once.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from kafkalog.errors import KafkaLogError
+from kafkalog.files.storage import is_object_uri
 from kafkalog.files.system import system
 from kafkalog.jobs.pipelines.spark_cleaning import clean_on_spark
 from kafkalog.jobs.process.arguments import (
@@ -36,10 +40,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from kafkalog.jobs.pipelines.spark_cleaning import Cleaned
-    from kafkalog.streaming.admin.cleaning import CleaningTask
+    from kafkalog.streaming.admin.cleaning import CleanedPartition, CleaningTask
+    from kafkalog.streaming.admin.compaction import Wanted
 
 
-__all__ = ["Maintenance", "Scope"]
+__all__ = ["BucketMaintenance", "Maintenance", "Scope"]
 
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
@@ -167,15 +172,27 @@ class Maintenance:
         return done.problems
 
     def _compact(self) -> list[str]:
-        from kafkalog.streaming.admin.cleaning import keyless_text  # noqa: PLC0415
-        from kafkalog.streaming.admin.compaction import Wanted, plan_compaction  # noqa: PLC0415
+        from kafkalog.streaming.admin.compaction import plan_compaction  # noqa: PLC0415
 
-        scope = self._scope
-        wanted = Wanted(topic=scope.topic, config=scope.config, allows_broker=scope.allows_broker)
-        plan = plan_compaction([scope.log], wanted)
+        plan = plan_compaction([self._scope.log], self._wanted())
         self._say_once(f"no compaction: {topic}: {why}" for topic, why in plan.left_alone.items())
         results = self._clean([due.task for due in plan.due])
-        done = [each.done for each in results if each.done is not None and each.done.rounds]
+        self._say_compacted([each.done for each in results if each.done is not None], len(plan.due))
+        for each in results:
+            if each.busy:
+                self._say(each.busy)
+        return [*plan.problems, *(each.problem for each in results if each.problem)]
+
+    def _wanted(self) -> Wanted:
+        from kafkalog.streaming.admin.compaction import Wanted  # noqa: PLC0415
+
+        scope = self._scope
+        return Wanted(topic=scope.topic, config=scope.config, allows_broker=scope.allows_broker)
+
+    def _say_compacted(self, cleaned: Sequence[CleanedPartition], due: int) -> None:
+        from kafkalog.streaming.admin.cleaning import keyless_text  # noqa: PLC0415
+
+        done = [each for each in cleaned if each.rounds]
         for one in done:
             self._say(
                 f"{one.topic_partition} is clean up to offset {one.clean_to}: {one.bytes_before} "
@@ -183,17 +200,47 @@ class Maintenance:
             )
             if one.keyless:
                 self._say(keyless_text(one))
-        for each in results:
-            if each.busy:
-                self._say(each.busy)
-        self._say(f"{many(len(plan.due), 'partition')} to compact, {len(done)} compacted")
-        return [*plan.problems, *(each.problem for each in results if each.problem)]
+        self._say(f"{many(due, 'partition')} to compact, {len(done)} compacted")
 
     def _say_once(self, lines: Iterable[str]) -> None:
         for line in sorted(lines):
             if line not in self._said:
                 self._said.add(line)
                 self._say(line)
+
+
+class BucketMaintenance(Maintenance):
+    """The rounds of a log in an object store, from any number of places at once; without Spark."""
+
+    def __init__(self, scope: Scope, *, say: Callable[[str], object] = print_line) -> None:
+        super().__init__(scope, lambda _: (), say=say)
+
+    def round(self) -> list[str]:
+        """Do one round: see :meth:`Maintenance.round`."""
+        return [*self._merge(), *self._forget(), *self._compact(), *self._delete()]
+
+    def _merge(self) -> list[str]:
+        from kafkalog.streaming.objects.bucket_store import bucket_of  # noqa: PLC0415
+        from kafkalog.streaming.objects.merging import merge  # noqa: PLC0415
+
+        root = bucket_of([self._scope.log])
+        assert root is not None  # noqa: S101 - whoever makes this has looked
+        done = merge(root, topic=self._scope.topic, config=self._scope.config)
+        self._say(
+            f"{many(done.segments, 'segment')} sealed, {many(done.objects, 'shared object')} "
+            f"written, {many(done.extents, 'extent')} fewer"
+        )
+        with root.writing() as log:
+            log.checkpoint_if_old()
+        return done.problems
+
+    def _compact(self) -> list[str]:
+        from kafkalog.streaming.admin.compaction import compact  # noqa: PLC0415
+
+        done = compact([self._scope.log], self._wanted())
+        self._say_once(f"no compaction: {topic}: {why}" for topic, why in done.left_alone.items())
+        self._say_compacted(done.partitions, sum(each.rounds > 0 for each in done.partitions))
+        return done.problems
 
 
 @app.command(cls=Command, help=help_text(__doc__))
@@ -219,16 +266,22 @@ def main(
         allows_broker=allow_broker,
         offsets_retention_ms=_retention_ms(offsets_retention),
     )
-    scope.check()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _end)
-    with session(f"kafkalog maintain {path}") as spark:
-        maintenance = Maintenance(scope, partial(clean_on_spark, spark))
-        if interval_ms is not None:
-            _again_and_again(maintenance, interval_ms)
-        problems = maintenance.round()
+    if is_object_uri(path):
+        problems = _rounds(BucketMaintenance(scope), interval_ms)
+    else:
+        scope.check()
+        with session(f"kafkalog maintain {path}") as spark:
+            problems = _rounds(Maintenance(scope, partial(clean_on_spark, spark)), interval_ms)
     _tell_problems(problems)
     raise typer.Exit(1 if problems else 0)
+
+
+def _rounds(maintenance: Maintenance, interval_ms: int | None) -> list[str]:
+    if interval_ms is not None:
+        _again_and_again(maintenance, interval_ms)
+    return maintenance.round()
 
 
 def _retention_ms(text: str | None) -> int | None:

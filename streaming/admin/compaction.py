@@ -12,13 +12,24 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
+import numpy as np
+
+from kafkalog.checkpoints.bucket_state import BucketCommit, Extent, segment_name
 from kafkalog.errors import KafkaLogError, UnknownTopicOrPartitionError
 from kafkalog.files.deferred_signals import Interrupted, shielded
 from kafkalog.files.parallel import available_cores
 from kafkalog.files.system import said_of_file, system
-from kafkalog.model import OFFSETS_TOPIC, listed
+from kafkalog.model import (
+    NO_TIMESTAMP,
+    OFFSETS_TOPIC,
+    TopicPartition,
+    listed,
+    partition_directory_name,
+)
 from kafkalog.streaming.admin.cleaning import (
     CleanedPartition,
     CleaningTask,
@@ -28,8 +39,16 @@ from kafkalog.streaming.admin.cleaning import (
 )
 from kafkalog.streaming.admin.old_segments import logs_of_ours, opened_logs
 from kafkalog.streaming.admin.retention import Deleted, retain_set
-from kafkalog.streaming.log.compaction.offset_map import DEFAULT_MEMORY
+from kafkalog.streaming.log.compaction.cleanable import find_cleanable
+from kafkalog.streaming.log.compaction.cleaner import clean_log
+from kafkalog.streaming.log.compaction.offset_map import DEFAULT_MEMORY, OffsetMap
+from kafkalog.streaming.log.compaction.transactions import LastRecords
+from kafkalog.streaming.log.files import OFFSET_INDEX, TIME_INDEX, TXN_INDEX
+from kafkalog.streaming.log.indexes import TIME_ENTRY
 from kafkalog.streaming.log.swap import Removed
+from kafkalog.streaming.objects.bucket_log import Proposal
+from kafkalog.streaming.objects.bucket_store import bucket_of, segment_number
+from kafkalog.streaming.objects.merging import put_segment, replacement, sealed_indexes
 from kafkalog.streaming.options.topic_settings import LogConfig, understood
 from kafkalog.streaming.store.locks import CleanerBusyError, remove_orphans
 from kafkalog.streaming.store.policy import WAIT_MS
@@ -41,8 +60,12 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
     from contextlib import AbstractContextManager
 
-    from kafkalog.model import TopicPartition
+    from kafkalog.checkpoints.bucket_state import BucketState
+    from kafkalog.checkpoints.commit_state import PartitionState
     from kafkalog.streaming.admin.old_segments import ManagedLog
+    from kafkalog.streaming.log.compaction.cleanable import Cleanable
+    from kafkalog.streaming.log.compaction.cleaner import CleanedGroup, CleanedLog
+    from kafkalog.streaming.objects.bucket_store import BucketRoot
     from kafkalog.streaming.store.log_set import LogSet
 
 __all__ = ["Compacted", "Due", "Plan", "Wanted", "compact", "plan_compaction"]
@@ -149,6 +172,9 @@ def compact(
         KafkaLogError: the directories are no whole set, or somebody else holds them.
     """
     wanted = wanted or Wanted()
+    if (root := bucket_of(paths)) is not None:
+        LogConfig.from_mapping(wanted.config)
+        return _compact_bucket(root, wanted, dry_run=dry_run)
     plan = plan_compaction(paths, wanted, dry_run=dry_run)
     done = Compacted(plan.set_id, [*plan.clean], plan.left_alone, plan.problems, plan.removed)
     if dry_run:
@@ -327,3 +353,199 @@ def _shorten(
     with _opened(paths, wanted, dry_run=dry_run) as log_set:
         concerns = keys.__contains__
         return retain_set(log_set, config=wanted.config, concerns=concerns, dry_run=dry_run)
+
+
+# ----------------------------------------------------------------------------------------------
+# The same in an object store: sealed segments are read through the store, cleaned into a local
+# folder, and put under names of their own. One commit lets them take the place of the others, if
+# by then those are still there. Nobody is locked out: of two who clean a partition one has done it.
+
+
+class _BucketPartition(NamedTuple):
+    """A partition of a log in an object store as it was found, at the commit ``newest``."""
+
+    root: BucketRoot
+    topic_id: str
+    where: TopicPartition
+    folder: Path
+    state: PartitionState
+    segments: list[Extent]
+    clean_to: int | None
+    newest: int
+
+    @classmethod
+    def find(cls, root: BucketRoot, topic_id: str, where: TopicPartition) -> Self | None:
+        """Look what is sealed of a partition; None if it is gone."""
+        with root.writing() as log:
+            state = log.follow()
+            topic = state.topics.get(topic_id)
+            if topic is None:
+                return None
+            key = (topic_id, where.partition)
+            sealed = [each for each in state.extents.get(key, ()) if each.sealed is not None]
+            folder = root.open_store().root / partition_directory_name(*where)
+            found = (topic.partitions[where.partition], sealed, state.clean.get(key), state.number)
+        return cls(root, topic_id, where, folder, *found)
+
+    def cleanable(self, config: LogConfig, now_ms: int) -> Cleanable | None:
+        """Look how far it is clean, and how far it can be; what is not sealed is active."""
+        log_start, _, log_end, _ = self.state
+        return find_cleanable(
+            self.folder,
+            config,
+            clean_to=self.clean_to,
+            log_start=log_start,
+            log_end=log_end,
+            high_watermark=self.segments[-1].end_offset if self.segments else log_start,
+            now_ms=now_ms,
+            has_transactions=False,  # no writer of such a log has any, nor producers with sequences
+        )
+
+    def replaced(self, group: CleanedGroup) -> list[Extent] | None:
+        """Return the segments that a group was made of; None if it has read others."""
+        known = {each.base_offset: each for each in self.segments}
+        found = [known.get(source.base_offset) for source in group.sources]
+        pairs = zip(found, group.sources, strict=True)
+        if any(e is None or segment_number(e) != source.identity.inode for e, source in pairs):
+            return None
+        return [each for each in found if each is not None]
+
+
+def _compact_bucket(root: BucketRoot, wanted: Wanted, *, dry_run: bool) -> Compacted:
+    with root.writing() as log:
+        state = log.follow()
+        done = Compacted(state.log_id, [], {}, [], Removed())
+        topics = {
+            key: topic for key, topic in state.topics.items() if wanted.topic in {None, topic.name}
+        }
+    if wanted.topic is not None and not topics:
+        raise UnknownTopicOrPartitionError(f"the log at {root} knows no topic {wanted.topic!r}")
+    for key, topic in topics.items():
+        settings = {**wanted.config, **topic.settings}
+        reason = _reason_against(topic.name, settings)
+        if reason is not None:
+            done.left_alone[topic.name] = reason
+            continue
+        for number in topic.partitions:
+            where = TopicPartition(topic.name, number)
+            if wanted.concerns(where):
+                _compact_in_bucket(root, key, where, settings, wanted, done, dry_run=dry_run)
+    return done
+
+
+def _compact_in_bucket(
+    root: BucketRoot,
+    topic_id: str,
+    where: TopicPartition,
+    settings: Mapping[str, str],
+    wanted: Wanted,
+    done: Compacted,
+    *,
+    dry_run: bool,
+) -> None:
+    """Clean a partition if it is due; forced, until all is clean that can be."""
+    config, total = LogConfig.of_topic(settings), None
+    try:
+        while (partition := _BucketPartition.find(root, topic_id, where)) is not None:
+            now_ms = system.time_ns() // 1_000_000
+            cleanable = partition.cleanable(config, now_ms)
+            start, ratio = partition.state.log_start, 0.0
+            if cleanable is not None:
+                start, ratio = cleanable.first_dirty_offset, cleanable.dirty_ratio
+            total = total or CleanedPartition(where, partition.folder, ratio, start)
+            if not is_due(cleanable, config, forces=wanted.forces):
+                break
+            if dry_run:
+                total = replace(total, rounds=1)
+                break
+            cleaned, counts = _clean_in_bucket(partition, cleanable, config, wanted, now_ms)
+            if cleaned is None:
+                done.left_alone[str(where)] = "it was changed by others while it was cleaned"
+                break
+            total = total.after(cleaned, counts)
+            if cleaned.is_complete or not wanted.forces:
+                break
+    except (KafkaLogError, OSError) as error:
+        done.problems.append(f"{where}: {said_of_file(error)}")
+    if total is not None:
+        done.partitions.append(total)
+
+
+def _clean_in_bucket(
+    partition: _BucketPartition,
+    cleanable: Cleanable,
+    config: LogConfig,
+    wanted: Wanted,
+    now_ms: int,
+) -> tuple[CleanedLog | None, tuple[int, int]]:
+    """Clean a partition once; None where others have replaced or dropped what was read."""
+    with TemporaryDirectory(prefix="kafkalog-compact-") as output:
+        cleaned = clean_log(
+            partition.folder,
+            Path(output),
+            cleanable,
+            config,
+            offsets=OffsetMap(wanted.memory),
+            last_records=LastRecords(),
+            now_ms=now_ms,
+        )
+        changes = []
+        for group in cleaned.groups:
+            old = partition.replaced(group)
+            if old is None:
+                return None, (0, 0)
+            changes.append((old, _put_group(partition, group, old)))
+    if not _commit_cleaned(partition, changes, cleaned.clean_to):
+        return None, (0, 0)
+    return cleaned, (sum(len(old) for old, _ in changes), sum(len(new) for _, new in changes))
+
+
+def _put_group(
+    partition: _BucketPartition, group: CleanedGroup, old: Sequence[Extent]
+) -> list[Extent]:
+    """Put the segments that a group became; return them, with the offsets of those before."""
+    ends = [*(each.base_offset for each in group.segments[1:]), old[-1].end_offset]
+    folder = f"{partition.topic_id}/{partition.where}"
+    found = []
+    for segment, end in zip(group.segments, ends, strict=True):
+        name = segment_name(folder, segment.base_offset, partition.newest, system.random_id().hex)
+        put_segment(partition.root, name, segment.files)
+        content = {file.suffix: file for file in segment.files}
+        times = content[TIME_INDEX].read_bytes()
+        txn = content.get(TXN_INDEX)
+        last = np.frombuffer(times, TIME_ENTRY)[-1:]["timestamp"].tolist()
+        found.append(
+            Extent(
+                name,
+                0,
+                segment.size,
+                segment.base_offset,
+                end - segment.base_offset,
+                last[0] if last else NO_TIMESTAMP,
+                old[0].leader_epoch,
+                sealed=sealed_indexes(
+                    content[OFFSET_INDEX].read_bytes(), times, txn.stat().st_size if txn else 0
+                ),
+            )
+        )
+    return found
+
+
+def _commit_cleaned(
+    partition: _BucketPartition,
+    changes: Sequence[tuple[Sequence[Extent], Sequence[Extent]]],
+    clean_to: int,
+) -> bool:
+    key = (partition.topic_id, partition.where.partition)
+
+    def propose(state: BucketState) -> Proposal | None:
+        first = next((each.base_offset for each in state.extents.get(key, ())), clean_to)
+        left = [change for change in changes if change[0][-1].end_offset > first]
+        if key[0] not in state.topics or not all(replacement(state, key, old) for old, _ in left):
+            return None
+        new = [extent for _, some in left for extent in some]
+        change = BucketCommit(replaced={key: new} if new else {}, clean={key: clean_to})
+        return Proposal(change, is_known_again=True)
+
+    with partition.root.writing() as log:
+        return log.commit(propose) is not None

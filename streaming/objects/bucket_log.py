@@ -442,6 +442,10 @@ class BucketLog:
         if not is_due and since < _MOST_COMMITS_BETWEEN:
             return
         self._commits_since = self._bytes_since = 0
+        self.checkpoint_if_old()
+
+    def checkpoint_if_old(self) -> None:
+        """Write a checkpoint, if nobody has for the last hundred commits; no outcome matters."""
         try:
             newest = self.objects.list_after(f"{self.folder}/checkpoints", limit=1)
             number = number_of_checkpoint(newest[0].name) if newest else None

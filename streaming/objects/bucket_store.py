@@ -750,7 +750,7 @@ def _segments(extents: list[Extent], partition: str, log_id: str) -> Iterator[_S
             size += extent.size
 
 
-def segment_number(first: Extent, partition: str) -> int:
+def segment_number(first: Extent, partition: str = "") -> int:
     """Return what tells a segment from every other one; ``partition``: its topic id and number.
 
     A segment that is sealed is not the one whose extents it has taken the place of.

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -55,13 +56,14 @@ from kafkalog.streaming.records.batch_layout import HEADER_SIZE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
 
     from kafkalog.checkpoints.bucket_state import BucketState, ExtentKey
     from kafkalog.files.objects import Objects
     from kafkalog.streaming.log.append.growth import SegmentAppend
     from kafkalog.streaming.objects.bucket_store import BucketRoot
 
-__all__ = ["Merged", "merge", "replacement", "sealed_indexes"]
+__all__ = ["Merged", "merge", "put_segment", "replacement", "sealed_indexes"]
 
 _DAY_MS: Final = 86_400_000
 _LEAST_EXTENTS: Final = 8
@@ -561,3 +563,17 @@ def sealed_indexes(offsets: bytes, times: bytes, txn_bytes: int = 0) -> SealedIn
         known_entries(offsets, OFFSET_ENTRY.itemsize),
         known_entries(times, TIME_ENTRY.itemsize),
     )
+
+
+def put_segment(root: BucketRoot, name: str, files: Sequence[Path]) -> None:
+    """Put the files of a segment under its name, some of their bytes at a time."""
+    with root.writing() as log:
+        objects, log_id = log.objects, log.state.log_id
+    for file in files:
+        objects.put_pieces(object_path(log_id, name, file.suffix), partial(_pieces_of, file))
+
+
+def _pieces_of(file: Path) -> Iterator[bytes]:
+    with file.open("rb") as opened:
+        while piece := opened.read(_ONE_RANGE_BYTES):
+            yield piece

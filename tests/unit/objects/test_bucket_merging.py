@@ -9,31 +9,42 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
 import pytest
-from tests.support.bucket_model import without_rests
+from tests.support.bucket_model import MemoryObjects, without_rests
 
 import kafkalog
-from kafkalog.checkpoints.bucket_state import checkpoint_bytes, object_path, parse_checkpoint
+from kafkalog.checkpoints.bucket_state import (
+    BucketCommit,
+    Extent,
+    checkpoint_bytes,
+    object_path,
+    parse_checkpoint,
+    segment_name,
+)
+from kafkalog.checkpoints.commit_state import PartitionState, TopicState
 from kafkalog.files.objects import FolderObjects
+from kafkalog.files.open_file import _KnownFiles
 from kafkalog.files.storage import RemoteRoot
-from kafkalog.files.system import system
+from kafkalog.files.system import remembered, system
 from kafkalog.model import TopicPartition
 from kafkalog.streaming import api
 from kafkalog.streaming.admin import retention, topics
 from kafkalog.streaming.commit.staging import in_objects
+from kafkalog.streaming.log.indexes import OFFSET_ENTRY, TIME_ENTRY
+from kafkalog.streaming.log.read.timestamps import offset_behind_older
+from kafkalog.streaming.log.segment import LogSegment
 from kafkalog.streaming.objects import bucket_store
-from kafkalog.streaming.objects.bucket_log import BucketLog
+from kafkalog.streaming.objects.bucket_log import BucketLog, Proposal
 from kafkalog.streaming.objects.bucket_store import BucketRoot
 from kafkalog.streaming.objects.cleaning import sweep_data
-from kafkalog.streaming.objects.merging import merge
+from kafkalog.streaming.objects.merging import merge, sealed_indexes
 from kafkalog.streaming.options.read_options import ReadOptions
 from kafkalog.streaming.source.schema import ReadRows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from kafkalog.checkpoints.bucket_state import Extent
 
 FIRST_MS = 1_700_000_000_000
 AT_ONCE = {"storage.listInterval": "0"}
@@ -372,3 +383,85 @@ def test_a_log_opens_with_its_segments(root: BucketRoot, objects: FolderObjects)
     opened = BucketLog.open(objects)
     assert opened is not None
     assert opened.follow() == state
+
+
+def test_a_merge_asks_once_for_each_object(
+    root: BucketRoot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory = MemoryObjects()
+    monkeypatch.setattr(bucket_store, "open_objects", lambda _: memory)
+    fill(root, 20, {})
+    extents(root)
+    memory.requests.clear()
+    assert merge(root).objects == 1
+    counts = dict(memory.requests)
+    assert counts.pop("get") <= 20 + 3  # the objects, and the end of the log
+    # the object, the commit, and how old commits are by the store's clock
+    assert counts == {"put": 2, "create": 1, "list": 2, "delete": 1}
+
+
+class LargeSegment(FolderObjects):
+    """Has a segment of 1 GiB with batches of 16 KiB, which are made as they are read."""
+
+    asked: list[tuple[str, int]]
+
+    def get_range(self, name: str, position: int, size: int) -> bytes | None:
+        self.asked.append((name.rpartition(".")[2], size))
+        if not name.endswith(".log"):
+            return super().get_range(name, position, size)
+        first, end = position // BATCH, -(-(position + size) // BATCH)
+        data = b"".join(map(large_batch, range(first, end)))
+        return data[position - first * BATCH :][:size]
+
+
+BATCH = 16 << 10
+
+
+def large_batch(number: int) -> bytes:
+    """A batch of ten records, of which one is there, a second after the one before."""
+    header = bytearray(BATCH)
+    header[0:8] = (10 * number).to_bytes(8, "big")
+    header[8:12] = (BATCH - 12).to_bytes(4, "big")
+    header[16] = 2
+    header[23:27] = (9).to_bytes(4, "big")
+    for at in (27, 35):
+        header[at : at + 8] = (FIRST_MS + 1000 * number).to_bytes(8, "big")
+    header[43:57] = b"\xff" * 14
+    header[57:61] = (10).to_bytes(4, "big")
+    return bytes(header)
+
+
+def test_a_seek_in_a_gibibyte_takes_few_requests(
+    root: BucketRoot, objects: FolderObjects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count, name = (1 << 30) // BATCH - 1, segment_name("id/t-0", 0, 1, "0" * 32)
+    large = LargeSegment(Path(objects.root))
+    large.asked = []
+    monkeypatch.setattr(bucket_store, "open_objects", lambda _: large)
+    numbers = np.arange(1, count)
+    offsets = np.zeros(count - 1, OFFSET_ENTRY)
+    offsets["offset"], offsets["position"] = numbers * 10 + 9, numbers * BATCH
+    times = np.zeros(count - 1, TIME_ENTRY)
+    times["timestamp"], times["offset"] = FIRST_MS + 1000 * numbers, numbers * 10 + 9
+    indexes = sealed_indexes(offsets.tobytes(), times.tobytes())
+    assert len(indexes.offset_entries) + len(indexes.time_entries) < 1000
+    sealed = Extent(name, 0, count * BATCH, 0, count * 10, int(times[-1][0]), 0, sealed=indexes)
+    topic = TopicState("t", partitions={0: PartitionState(0, count * 10, count * 10, 0)})
+    with root.writing() as log:
+        change = BucketCommit(topics={"id": topic}, extents={("id", 0): [sealed]})
+        log.commit(lambda _: Proposal(change, is_known_again=False))
+        large.put(object_path(log.state.log_id, name, ".index"), offsets.tobytes())
+        large.put(object_path(log.state.log_id, name, ".timeindex"), times.tobytes())
+    folder = root.open_log() / "t-0"
+    for number in (0, 1, 2047, 2048, 30_000, 47_111, count - 2, count - 1):
+        for by_time in (False, True):
+            remembered(_KnownFiles).clear()
+            large.asked.clear()
+            with LogSegment(folder, 0) as segment:
+                if by_time:
+                    behind = offset_behind_older(segment, FIRST_MS + 1000 * number)
+                    assert behind == (10 * number if number > 1 else 0)  # the first has no entry
+                else:
+                    assert segment.translate_offset(10 * number + 5) == number * BATCH
+            assert len(large.asked) <= 6, large.asked
+            assert sum(size for _, size in large.asked) <= 128 << 10, large.asked

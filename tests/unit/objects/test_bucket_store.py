@@ -419,6 +419,7 @@ def test_commands_show_and_change_the_log(appended: str) -> None:
         (("find", appended, "--topic", "t", "--regex", "x"), "x"),
         (("sql", appended, "select count(*) as n from t"), "4"),
         (("retain", appended, "--json"), "neither retention.ms"),
+        (("compact", appended, "--json"), "cleanup.policy was not given"),
         (("delete", appended, "--topic", "t", "--json"), '"partitions": 1'),
     ):
         code, output = call(*words)
@@ -427,7 +428,7 @@ def test_commands_show_and_change_the_log(appended: str) -> None:
 
 @pytest.mark.parametrize(
     "words",
-    [("compact",), ("recover",), ("groups", "--group", "g"), ("takeover",), ("salvage", "t-0")],
+    [("recover",), ("groups", "--group", "g"), ("takeover",), ("salvage", "t-0")],
 )
 def test_commands_that_do_not_know_such_a_log_say_so(appended: str, words: tuple[str, ...]) -> None:
     kafkalog.append(appended, "t", pa.table({"value": ["1"]}))
