@@ -322,8 +322,10 @@ UNFINISHED_FOLDER: Final = "kafkalog.unfinished"
 """A folder without a partition's name: a broker refuses to start on a directory that has it."""
 STAGED_PREFIX: Final = ".kafkalog.staged."
 
-DEFAULT_EXPIRATION_MS: Final = 90 * 86_400_000
-"""How long a writer is remembered that says nothing about it."""
+DEFAULT_EXPIRATION_MS: Final = 7 * 86_400_000
+"""How long a writer is remembered that says nothing about it; Kafka's default, too."""
+
+_ORIGIN_EXPIRATION_MS: Final = 90 * 86_400_000
 
 FORMAT_VERSION: Final = 2
 """Of the state and of the intent, as they are written for a set that is not replicated."""
@@ -419,8 +421,8 @@ class TopicOrigin:
     time_ms: int | None = None
 
     def is_expired(self, now_ms: int) -> bool:
-        """Whether nobody has continued it for as long as a writer is remembered."""
-        return self.time_ms is not None and now_ms - self.time_ms > DEFAULT_EXPIRATION_MS
+        """Whether nobody has continued it for 90 days."""
+        return self.time_ms is not None and now_ms - self.time_ms > _ORIGIN_EXPIRATION_MS
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@
                   "origins":{"mirror flights":{"set":"…","id":"<topic id>",
                   "positions":{"0":[120,100,<crc>,0],"1":[98,null,null,0]}}}}
     a writer     {"writer":"query:<transactional id>","run":"…","batch":12,"digest":"…",
-                  "time":1700000000000,"expiration":7776000000,"fenced":["…"]}
+                  "time":1700000000000,"expiration":604800000,"fenced":["…"]}
 
     a deletion   {"deleted":"flights","id":"<topic id>","retired":true}
 

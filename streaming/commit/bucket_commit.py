@@ -16,7 +16,7 @@ from kafkalog.errors import CommitError
 from kafkalog.files.system import system
 from kafkalog.model import TopicPartition, partition_directory_name
 from kafkalog.streaming.commit.attached_records import encode_attached
-from kafkalog.streaming.commit.committer import Outcome, warn_unknown_query
+from kafkalog.streaming.commit.committer import Outcome, warn_many_writers, warn_unknown_query
 from kafkalog.streaming.commit.staging.in_objects import run_in_object
 from kafkalog.streaming.commit.states import still_known
 from kafkalog.streaming.commit.versions import note_versions, with_new_topics
@@ -80,6 +80,7 @@ def commit_batch(
         if committed is None:
             return Outcome(False, log.state.number, {})
     warn_unknown_query(identity, batch.known_writers, batch.known_topics)
+    warn_many_writers(identity, batch.known_writers, batch.known_topics)
     ends = {
         TopicPartition(topic.name, number): partition.log_end
         for topic in committed.topics.values()
@@ -313,7 +314,7 @@ class _Batch:
         """See :meth:`BucketLog.commit`."""
         by_name = {topic.name: topic for topic in state.topics.values()}
         identity, last = self.identity, state.writers.get(self.identity.writer)
-        self.known_writers = frozenset([] if last is None else [identity.writer])
+        self.known_writers = frozenset(state.writers)
         names_met = {run.topic_partition.topic for run in self.runs}
         self.known_topics = [topic for name, topic in by_name.items() if name in names_met]
         if judge(identity, last, allows_unknown=self.plan.allows_unknown) is Verdict.SKIP:

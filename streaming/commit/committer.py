@@ -54,7 +54,7 @@ from kafkalog.streaming.store.broker_files import (
     sweep,
     write_ends,
 )
-from kafkalog.streaming.store.identity import Verdict, judge, remember
+from kafkalog.streaming.store.identity import APP_PREFIX, Verdict, judge, remember
 from kafkalog.streaming.store.recovery.partition_states import sync_up_to
 from kafkalog.streaming.store.recovery.rollback import roll_back
 from kafkalog.streaming.store.recovery.unsynced_tail import boot_of, refuse_lost_tail
@@ -63,7 +63,7 @@ from kafkalog.streaming.store.replicas.open_nodes import QuorumSession
 from kafkalog.streaming.store.session import Session
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from kafkalog.checkpoints.commit_state import CommitStamp, CommitState, TopicState
@@ -88,6 +88,7 @@ __all__ = [
     "apply",
     "made_partitions",
     "tell_ends",
+    "warn_many_writers",
     "warn_unknown_query",
     "written_end",
 ]
@@ -123,6 +124,31 @@ def warn_unknown_query(
             "twice from now on: stop it. A query with an option transactional.id is refused then",
             identity,
             ", ".join(shown[:_SHOWN]) + (", …" if len(shown) > _SHOWN else ""),
+        )
+
+
+_MANY_WRITERS: Final = 1000
+
+
+def warn_many_writers(
+    identity: BatchIdentity, writers: Collection[str], topics: Iterable[TopicState]
+) -> None:
+    """Say that one more writer is remembered beside very many: each commit has to know them all.
+
+    ``writers`` and ``topics`` are those of the state that knew it not yet.
+    """
+    versions = [topic.versions for topic in topics]
+    app_id = identity.writer.removeprefix(APP_PREFIX)
+    is_known = identity.writer in writers or any(app_id in known for known in versions)
+    count = len(writers) + sum(map(len, versions))
+    if identity.is_remembered and not is_known and count >= _MANY_WRITERS:
+        _LOGGER.warning(
+            "%s is by one more writer beside %d that are remembered, and each costs every commit. "
+            "The usual cause is a job that takes a new txnAppId or transactional.id for each run, "
+            "as with a uuid or a date in it. Let a job keep its own; others go when they are "
+            "silent for twice their transactional.id.expiration.ms",
+            identity,
+            count,
         )
 
 
@@ -344,6 +370,7 @@ class Committer:
             tell_forgotten(before, log_set.state)
             known = [before.topics[k] for a in appends if (k := a.topic.key) in before.topics]
             warn_unknown_query(self._identity, before.writers, known)
+            warn_many_writers(self._identity, before.writers, known)
             return Outcome.of(log_set.state, appends)
 
     @shielded

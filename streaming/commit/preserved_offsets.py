@@ -263,7 +263,7 @@ class CopiedBatch:
 
     ``path`` names the log directories that it reads, if they are mounted here: before the commit
     they must still hold what was planned. ``expires``: the job is forgotten when it is silent for
-    as long as a writer may be.
+    90 days.
     """
 
     reader: str

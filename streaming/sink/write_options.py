@@ -182,8 +182,9 @@ class WriteOptions(ReplicaOptions):
         default=DEFAULT_EXPIRATION_MS,
         unit="ms",
         kafka=True,
-        doc="how long this writer's last batch is remembered at least. A commit that finds it "
-        "that old notes it. A later commit forgets it if it is silent for as long again",
+        doc="how long this writer's last batch is remembered at least: more for a job that runs "
+        "once a month. A commit that finds it that old notes it. A later commit forgets it if it "
+        "is silent for as long again",
     )
     allow_unknown_checkpoint: bool = option(
         "allowUnknownCheckpoint",

@@ -10,6 +10,7 @@ from tests.support.sinking import Writer, rows, values_of
 
 import kafkalog
 from kafkalog.errors import BatchIdentityError
+from kafkalog.streaming.commit import committer
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -60,3 +61,16 @@ def test_an_empty_mount_point_takes_no_batch_of_a_query_that_wrote_elsewhere(
     Writer(mounted, topic="t").write(3, rows(["3"]))
     Writer(empty, topic="t", allowUnknownCheckpoint="true").write(3, rows(["3"]))
     assert values_of([empty], "t") == {0: ["3"]}
+
+
+def test_one_more_writer_beside_very_many_is_told_with_the_usual_cause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(committer, "_MANY_WRITERS", 3)
+    table = pa.table({"value": ["1"]})
+    for number in (*range(4), 3, 0):
+        kafkalog.append(tmp_path, "t", table, transactional_id=f"run {number}", version=number)
+    kafkalog.append(tmp_path, "t", table)
+    (text,) = [text for text in caplog.messages if "one more writer" in text]
+    assert text.startswith("version 3 of txnAppId 'run 3' is by one more writer beside 3 that are")
+    assert "a new txnAppId or transactional.id for each run" in text
