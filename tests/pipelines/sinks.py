@@ -60,13 +60,18 @@ class _IntoTopic(OfQuery):
         assert not missing, f"the topic lacks {sorted(missing)}"
 
     def note(self, *lines: Line) -> None:
-        values = self.values()
-        for line in lines:
-            if values <= {value for rows in line.rows.values() for value in rows.values()}:
-                self.copied, self.most = line.copied(), line.ends
-                self.held = reached(line, self.rows())
-                return
-        raise AssertionError(f"the topic has {sorted(values)}, which no line has")
+        """Note it by partitions: a loss in one is told once what was planned of all is there."""
+        values, found = self.values(), lines[0].copied()
+        known = (*lines, self.copied) if self.copied else lines
+        for number in {number for line in known for number in line.rows}:
+            of_lines = [line for line in known if number in line.rows]
+            best = max(of_lines, key=lambda line: len(values & {*line.rows[number].values()}))
+            found.rows[number] = dict(best.rows[number])
+            found.number = min(found.number, best.number)
+        left = values - {value for rows in found.rows.values() for value in rows.values()}
+        assert not left, f"the topic has {sorted(values)}, which no line has: {sorted(left)}"
+        self.copied, self.most = found, found.ends
+        self.held = reached(found, self.rows())
 
 
 class Ingested(_IntoTopic):
