@@ -362,7 +362,7 @@ def read(
         topic: one topic, or several; None where ``subscribePattern`` or ``assign`` says which.
         columns: which of ``key``, ``value``, ``topic``, ``partition``, ``offset``, ``timestamp``,
             ``timestampType`` and ``headers`` to read, in this order; default: the first seven. Of
-            the views ``batches``, ``offsets`` and ``transactions``, which of theirs; default: all.
+            other views, which of theirs; default: all.
         strings: those of ``key`` and ``value`` to give as string instead of binary. The bytes are
             taken as they are, and not checked.
         options: the source's other options, as for Spark: ``startingOffsets`` (default

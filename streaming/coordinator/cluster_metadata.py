@@ -1,18 +1,18 @@
-"""The settings of a cluster's topics, from the log in which it keeps its metadata (KRaft).
+"""The log in which a cluster keeps its metadata (KRaft): its records, and the settings of topics.
 
 ``__cluster_metadata-0`` lies in a broker's first log directory. It has snapshots and a log; the
 newest snapshot and the log after it are the cluster. Every record is one message in a frame::
 
     uvarint frame version (1), uvarint api key, uvarint version, message of that version
 
-Topics, their settings and their removal are read; every other record is passed over. Records of a
-metadata transaction count from its end on, and those of an aborted one never.
+A fold over them (:class:`Replay`) takes the kinds that it knows; every other record is passed over.
+Records of a metadata transaction count from its end on, and those of an aborted one never.
 
 A quorum of several controllers may not have agreed on the last records yet: nothing on the disk
 tells. They count here.
 
-Source: Kafka ``MetadataRecordSerde``, ``TopicRecord.json``, ``ConfigRecord.json``,
-``RemoveTopicRecord.json``, ``ConfigurationControlManager``, ``Snapshots``.
+Source: Kafka ``MetadataRecordSerde``, ``TopicRecord.json`` and its like,
+``ConfigurationControlManager``, ``Snapshots``.
 """
 
 from __future__ import annotations
@@ -29,7 +29,11 @@ from kafkalog.streaming.coordinator.message_schema import (
     Field,
     MessageReader,
     Schema,
+    array_of,
     int8,
+    int16,
+    int32,
+    int64,
     nullable_string,
     string,
     struct_of,
@@ -41,47 +45,176 @@ from kafkalog.streaming.log.segment import CHUNK_BYTES
 from kafkalog.streaming.records.batch import scan_batches
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
     from kafkalog.streaming.coordinator.message_schema import Fields
     from kafkalog.streaming.records.columns import RecordDecoder
 
 __all__ = [
+    "CONFIG",
+    "PARTITION",
+    "PARTITION_CHANGE",
+    "RECORD_SCHEMAS",
+    "REGISTER_BROKER",
+    "REMOVE_TOPIC",
+    "TOPIC",
+    "UNREGISTER_BROKER",
     "ClusterTopics",
+    "MetadataRecord",
     "MetadataReplay",
     "Replay",
+    "find_metadata",
     "read_cluster_topics",
+    "read_snapshot",
     "replay_metadata",
 ]
 
 _PARTITION: Final = TopicPartition(CLUSTER_METADATA_TOPIC, 0)
+_FOLDER: Final = f"{CLUSTER_METADATA_TOPIC}-0"
 _SNAPSHOT: Final = re.compile(r"(\d{20})-(\d{10})\.checkpoint")
 _FRAME: Final = 1
 _OF_TOPIC: Final = 2
 """The type of resource whose settings are a topic's (Kafka ``ConfigResource.Type``)."""
 
-_TOPIC, _CONFIG, _REMOVE_TOPIC = 2, 4, 9
-_BEGIN, _END, _ABORT = 23, 24, 25
+REGISTER_BROKER, UNREGISTER_BROKER, TOPIC, PARTITION, CONFIG, PARTITION_CHANGE = range(6)
+_FENCE, _UNFENCE, REMOVE_TOPIC, _FEATURE, _PRODUCER_IDS, _BROKER_CHANGE = 7, 8, 9, 12, 15, 17
+_NO_OP, _BEGIN, _END, _ABORT = 20, 23, 24, 25
 
-_SCHEMAS: Final = {
-    _TOPIC: Schema(
-        "TopicRecord",
-        struct_of(Field("name", string), Field("topicId", uuid)),
-        first_flexible=0,
-    ),
-    _CONFIG: Schema(
-        "ConfigRecord",
-        struct_of(
-            Field("resourceType", int8),
-            Field("resourceName", string),
-            Field("name", string),
-            Field("value", nullable_string),
+_NODE_AT_EPOCH: Final = struct_of(Field("id", int32), Field("epoch", int64))
+_DIRECTORIES: Final = Field("directories", array_of(uuid), since=1)
+
+
+def _record(name: str, *fields: Field, last_version: int = 0) -> Schema:
+    return Schema(f"{name}Record", struct_of(*fields), last_version, first_flexible=0)
+
+
+RECORD_SCHEMAS: Final = {
+    REGISTER_BROKER: _record(
+        "RegisterBroker",
+        Field("brokerId", int32),
+        Field("isMigratingZkBroker", int8, since=2),
+        Field("incarnationId", uuid),
+        Field("brokerEpoch", int64),
+        Field(
+            "endPoints",
+            array_of(
+                struct_of(
+                    Field("name", string),
+                    Field("host", string),
+                    Field("port", lambda reader: int16(reader) & 0xFFFF),
+                    Field("securityProtocol", int16),
+                )
+            ),
         ),
-        first_flexible=0,
+        Field(
+            "features",
+            array_of(
+                struct_of(
+                    Field("name", string),
+                    Field("minSupportedVersion", int16),
+                    Field("maxSupportedVersion", int16),
+                )
+            ),
+        ),
+        Field("rack", nullable_string),
+        Field("fenced", int8),
+        Field("inControlledShutdown", int8, since=1),
+        Field("logDirs", array_of(uuid), tag=0),
+        last_version=3,
     ),
-    _REMOVE_TOPIC: Schema("RemoveTopicRecord", struct_of(Field("topicId", uuid)), first_flexible=0),
+    UNREGISTER_BROKER: Schema("UnregisterBrokerRecord", _NODE_AT_EPOCH, first_flexible=0),
+    TOPIC: _record("Topic", Field("name", string), Field("topicId", uuid)),
+    PARTITION: _record(
+        "Partition",
+        Field("partitionId", int32),
+        Field("topicId", uuid),
+        Field("replicas", array_of(int32)),
+        Field("isr", array_of(int32)),
+        Field("removingReplicas", array_of(int32)),
+        Field("addingReplicas", array_of(int32)),
+        Field("leader", int32),
+        Field("leaderEpoch", int32),
+        Field("partitionEpoch", int32),
+        _DIRECTORIES,
+        last_version=2,
+    ),
+    CONFIG: _record(
+        "Config",
+        Field("resourceType", int8),
+        Field("resourceName", string),
+        Field("name", string),
+        Field("value", nullable_string),
+    ),
+    PARTITION_CHANGE: _record(
+        "PartitionChange",
+        Field("partitionId", int32),
+        Field("topicId", uuid),
+        Field("isr", array_of(int32), tag=0),
+        Field("leader", int32, tag=1),
+        Field("replicas", array_of(int32), tag=2),
+        Field("directories", array_of(uuid), tag=8),
+        last_version=2,
+    ),
+    _FENCE: Schema("FenceBrokerRecord", _NODE_AT_EPOCH, first_flexible=0),
+    _UNFENCE: Schema("UnfenceBrokerRecord", _NODE_AT_EPOCH, first_flexible=0),
+    REMOVE_TOPIC: _record("RemoveTopic", Field("topicId", uuid)),
+    _FEATURE: _record("FeatureLevel", Field("name", string), Field("featureLevel", int16)),
+    _PRODUCER_IDS: _record(
+        "ProducerIds",
+        Field("brokerId", int32),
+        Field("brokerEpoch", int64),
+        Field("nextProducerId", int64),
+    ),
+    _BROKER_CHANGE: _record(
+        "BrokerRegistrationChange",
+        Field("brokerId", int32),
+        Field("brokerEpoch", int64),
+        Field("fenced", int8, tag=0),
+        Field("inControlledShutdown", int8, tag=1),
+        Field("logDirs", array_of(uuid), tag=2),
+        last_version=2,
+    ),
+    _NO_OP: _record("NoOp"),
+    _BEGIN: _record("BeginTransaction"),
+    _END: _record("EndTransaction"),
+    _ABORT: _record("AbortTransaction"),
 }
+"""The records that are read, by api key; secrets (SCRAM, delegation tokens) are none of them."""
+
+
+class MetadataRecord(NamedTuple):
+    """A record: its api key, its version, and its message, which is not decoded yet."""
+
+    api_key: int
+    version: int
+    message: bytes
+
+    @classmethod
+    def of(cls, value: bytes | None) -> MetadataRecord:
+        """Take a record's value out of its frame.
+
+        Raises:
+            UnsupportedFormatError: a frame that is not known.
+            CorruptRecordError: it is no such record.
+        """
+        if value is None:
+            raise CorruptRecordError("a record of the metadata has no value")
+        reader = MessageReader(value, 0, flexible=True, field="frame")
+        frame = reader.uvarint()
+        if frame != _FRAME:
+            raise UnsupportedFormatError(f"frame version {frame} is not known ({_FRAME} is)")
+        kind, version = reader.uvarint(), reader.uvarint()
+        return cls(kind, version, reader.take(reader.remaining))
+
+    def fields(self) -> Fields:
+        """Decode the message, of a kind that is among ``RECORD_SCHEMAS``.
+
+        Raises:
+            UnsupportedFormatError: a version that is not known.
+            CorruptRecordError: it is no such message.
+        """
+        return RECORD_SCHEMAS[self.api_key].decode(self.message, self.version)
 
 
 class ClusterTopics(NamedTuple):
@@ -97,9 +230,9 @@ class ClusterTopics(NamedTuple):
 
 @dataclass(slots=True)
 class Replay:
-    """A fold over the records of the log: those whose ``schemas`` it has, by their api key."""
+    """A fold over the records of the log: those of its ``kinds``, which are api keys."""
 
-    schemas: ClassVar[Mapping[int, Schema]]
+    kinds: ClassVar[frozenset[int]]
     _pending: list[tuple[int, Fields]] | None = None
     """What a metadata transaction that has not ended has changed."""
 
@@ -110,21 +243,16 @@ class Replay:
             UnsupportedFormatError: a record that counts, in a version that is not known.
             CorruptRecordError: it is no such record.
         """
-        if value is None:
-            raise CorruptRecordError("a record of the metadata has no value")
-        reader = MessageReader(value, 0, flexible=True, field="frame")
-        frame = reader.uvarint()
-        if frame != _FRAME:
-            raise UnsupportedFormatError(f"frame version {frame} is not known ({_FRAME} is)")
-        kind, version = reader.uvarint(), reader.uvarint()
+        record = MetadataRecord.of(value)
+        kind = record.api_key
         if kind == _BEGIN:
             self._pending = []
         elif kind in {_END, _ABORT}:
             for each in self._pending or () if kind == _END else ():
                 self._apply(*each)
             self._pending = None
-        elif kind in self.schemas:
-            fields = self.schemas[kind].decode(reader.take(reader.remaining), version)
+        elif kind in self.kinds:
+            fields = record.fields()
             if self._pending is None:
                 self._apply(kind, fields)
             else:
@@ -139,14 +267,14 @@ class Replay:
 class MetadataReplay(Replay):
     """The names and settings of topics."""
 
-    schemas = _SCHEMAS
+    kinds = frozenset({TOPIC, CONFIG, REMOVE_TOPIC})
     _names: dict[str, str] = field(default_factory=dict)
     _settings: dict[str, dict[str, str]] = field(default_factory=dict)
 
     def _apply(self, kind: int, fields: Fields) -> None:
-        if kind == _TOPIC:
+        if kind == TOPIC:
             self._names[fields["topicId"]] = fields["name"]
-        elif kind == _REMOVE_TOPIC:
+        elif kind == REMOVE_TOPIC:
             name = self._names.pop(fields["topicId"], None)
             self._settings.pop(name or "", None)
         elif fields["resourceType"] == _OF_TOPIC:
@@ -205,6 +333,44 @@ def replay_metadata(log_dir: Path, replay: Replay) -> int | None:
                 for value in batch.column(0).to_pylist():
                     _feed(replay, value, str(folder))
     return max(begin, end)
+
+
+def find_metadata(log_dirs: Iterable[Path]) -> Path | None:
+    """Return the folder of the metadata log that reaches furthest; None if there is none.
+
+    Every broker has a copy of the log, in one of its log directories. A path may be the folder
+    itself.
+
+    Raises:
+        KafkaLogError: a copy cannot be opened, and is not the only one.
+    """
+    found = []
+    for log_dir in log_dirs:
+        folder = log_dir if log_dir.name == _FOLDER else log_dir / _FOLDER
+        if folder.is_dir():
+            found.append(folder)
+    return max(found, key=_end_of) if len(found) > 1 else next(iter(found), None)
+
+
+def _end_of(folder: Path) -> int:
+    with PartitionLog(folder, _PARTITION) as log:
+        return log.log_end_offset()
+
+
+def read_snapshot(folder: Path, log_start: int) -> tuple[str, list[bytes | None]] | None:
+    """Return the name of the snapshot that a log goes on from, and its records' values.
+
+    It is the oldest one that reaches the first offset of the log; None where the log has all from
+    the beginning, or no snapshot reaches it.
+
+    Raises:
+        CorruptRecordError, LogDirectoryError: see :func:`read_cluster_topics`.
+    """
+    reaching = [each for each in _snapshots(folder) if each[0] >= log_start] if log_start else []
+    if not reaching:
+        return None
+    _, name = min(reaching)
+    return name, [*_values_of_file(folder / name)]
 
 
 def _value_decoder() -> RecordDecoder:

@@ -14,6 +14,7 @@ Source: Kafka ``PartitionRecord.json``, ``PartitionChangeRecord.json``,
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -21,17 +22,14 @@ from kafkalog.errors import KafkaLogError
 from kafkalog.files.remote_path import RemotePath
 from kafkalog.files.system import remembered
 from kafkalog.model import CLUSTER_METADATA_TOPIC
-from kafkalog.streaming.coordinator.cluster_metadata import Replay, replay_metadata
-from kafkalog.streaming.coordinator.message_schema import (
-    Field,
-    Schema,
-    array_of,
-    int8,
-    int32,
-    int64,
-    string,
-    struct_of,
-    uuid,
+from kafkalog.streaming.coordinator.cluster_metadata import (
+    PARTITION,
+    PARTITION_CHANGE,
+    REGISTER_BROKER,
+    REMOVE_TOPIC,
+    TOPIC,
+    Replay,
+    replay_metadata,
 )
 
 if TYPE_CHECKING:
@@ -41,77 +39,32 @@ if TYPE_CHECKING:
     from kafkalog.streaming.coordinator.message_schema import Fields
 
 __all__ = [
+    "NO_BROKER",
     "ClusterPartition",
     "ClusterView",
+    "TopicNames",
     "ViewReplay",
     "read_cluster_view",
     "read_partition_counts",
 ]
 
+NO_BROKER: Final = -1
 _LOG: Final = logging.getLogger("kafkalog.sink")
-
-_REGISTER, _TOPIC, _PARTITION, _CHANGE, _REMOVE_TOPIC = 0, 2, 3, 5, 9
-
-_SCHEMAS: Final = {
-    _TOPIC: Schema(
-        "TopicRecord",
-        struct_of(Field("name", string), Field("topicId", uuid)),
-        first_flexible=0,
-    ),
-    _PARTITION: Schema(
-        "PartitionRecord",
-        struct_of(
-            Field("partitionId", int32),
-            Field("topicId", uuid),
-            Field("replicas", array_of(int32)),
-            Field("isr", array_of(int32)),
-            Field("removingReplicas", array_of(int32)),
-            Field("addingReplicas", array_of(int32)),
-            Field("leader", int32),
-            Field("leaderEpoch", int32),
-            Field("partitionEpoch", int32),
-            Field("directories", array_of(uuid), since=1),
-        ),
-        last_version=2,
-        first_flexible=0,
-    ),
-    _CHANGE: Schema(
-        "PartitionChangeRecord",
-        struct_of(
-            Field("partitionId", int32),
-            Field("topicId", uuid),
-            Field("leader", int32, tag=1),
-            Field("replicas", array_of(int32), tag=2),
-            Field("directories", array_of(uuid), tag=8),
-        ),
-        last_version=2,
-        first_flexible=0,
-    ),
-    _REMOVE_TOPIC: Schema("RemoveTopicRecord", struct_of(Field("topicId", uuid)), first_flexible=0),
-    # What follows the epoch is not needed, and has no tagged fields before it.
-    _REGISTER: Schema(
-        "RegisterBrokerRecord",
-        struct_of(
-            Field("brokerId", int32),
-            Field("isMigratingZkBroker", int8, since=2),
-            Field("incarnationId", uuid),
-            Field("brokerEpoch", int64),
-        ),
-        last_version=3,
-    ),
-}
 
 
 class ClusterPartition(NamedTuple):
     """A partition: the ids of the brokers that hold it, and its leader epoch.
 
     ``directories`` are the ids of the log directories that it is said to lie in, a broker after the
-    other; none where the cluster does not know.
+    other; none where the cluster does not know. ``leader`` is the broker that led it last,
+    ``NO_BROKER`` where there was none, and ``isr`` are those in sync.
     """
 
     replicas: tuple[int, ...]
     leader_epoch: int
     directories: tuple[str, ...] = ()
+    leader: int = NO_BROKER
+    isr: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,23 +85,23 @@ class ClusterView:
 class ViewReplay(Replay):
     """Topics, partitions and brokers."""
 
-    schemas = _SCHEMAS
+    kinds = frozenset({TOPIC, PARTITION, PARTITION_CHANGE, REMOVE_TOPIC, REGISTER_BROKER})
     names: dict[str, str] = field(default_factory=dict)
     partitions: dict[str, dict[int, ClusterPartition]] = field(default_factory=dict)
     broker_epochs: dict[int, int] = field(default_factory=dict)
 
     def _apply(self, kind: int, fields: Fields) -> None:
-        if kind == _TOPIC:
+        if kind == TOPIC:
             self.names[fields["topicId"]] = fields["name"]
-        elif kind == _REMOVE_TOPIC:
+        elif kind == REMOVE_TOPIC:
             self.names.pop(fields["topicId"], None)
             self.partitions.pop(fields["topicId"], None)
-        elif kind == _REGISTER:
+        elif kind == REGISTER_BROKER:
             self.broker_epochs[fields["brokerId"]] = fields["brokerEpoch"]
         else:
             known = self.partitions.setdefault(fields["topicId"], {})
             number = fields["partitionId"]
-            if kind == _PARTITION:
+            if kind == PARTITION:
                 known[number] = _made(fields)
             elif number in known:
                 known[number] = _changed(known[number], fields)
@@ -156,15 +109,22 @@ class ViewReplay(Replay):
 
 def _made(fields: Fields) -> ClusterPartition:
     directories = fields["directories"] or ()
-    return ClusterPartition(tuple(fields["replicas"]), fields["leaderEpoch"], tuple(directories))
+    return ClusterPartition(
+        *(tuple(fields["replicas"]), fields["leaderEpoch"], tuple(directories)),
+        leader=fields["leader"],
+        isr=tuple(fields["isr"]),
+    )
 
 
 def _changed(before: ClusterPartition, fields: Fields) -> ClusterPartition:
     replicas, directories = fields["replicas"], fields["directories"]
+    leader, isr = fields["leader"], fields["isr"]
     return ClusterPartition(
         before.replicas if replicas is None else tuple(replicas),
-        before.leader_epoch + (fields["leader"] is not None),
+        before.leader_epoch + (leader is not None),
         before.directories if directories is None else tuple(directories),
+        before.leader if leader is None else leader,
+        before.isr if isr is None else tuple(isr),
     )
 
 
@@ -180,6 +140,26 @@ def read_cluster_view(log_dir: Path) -> ClusterView | None:
     if end is None:
         return None
     return ClusterView(replay.names, replay.partitions, replay.broker_epochs, end)
+
+
+@dataclass(slots=True)
+class TopicNames(Replay):
+    """The names that topics have had, by their ids; those of removed ones too."""
+
+    kinds = frozenset({TOPIC})
+    names: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, log_dir: Path) -> dict[str, str]:
+        """Read the names in a log directory, as far as its metadata can be read."""
+        replay = cls()
+        with suppress(KafkaLogError, OSError):
+            replay_metadata(log_dir, replay)
+        return replay.names
+
+    def _apply(self, kind: int, fields: Fields) -> None:
+        del kind
+        self.names[fields["topicId"]] = fields["name"]
 
 
 class _Counts(NamedTuple):

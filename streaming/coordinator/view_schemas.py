@@ -1,4 +1,4 @@
-"""The columns of the typed views of ``__consumer_offsets`` and ``__transaction_state``.
+"""The columns of the typed views of internal topics.
 
 The columns ``logPartition``, ``logOffset`` and ``logTimestamp`` say where a record lies; ``topic``
 and ``partition`` are what it speaks of. ``keyVersion`` and ``valueVersion`` are the int16 that its
@@ -12,7 +12,12 @@ from typing import Final
 
 import pyarrow as pa
 
-__all__ = ["OFFSETS_VIEW_SCHEMA", "TRANSACTIONS_VIEW_SCHEMA"]
+__all__ = [
+    "METADATA_VIEW_SCHEMA",
+    "OFFSETS_VIEW_SCHEMA",
+    "REMOTE_VIEW_SCHEMA",
+    "TRANSACTIONS_VIEW_SCHEMA",
+]
 
 _TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 
@@ -115,3 +120,64 @@ TRANSACTIONS_VIEW_SCHEMA: Final = pa.schema(
     }
 )
 """A row per record of ``__transaction_state``; ``status`` is Kafka's name of the state."""
+
+_PLACE: Final = {name: _RECORD_COLUMNS[name] for name in ("logPartition", "logOffset")}
+_IDS: Final = pa.list_(pa.int32())
+
+METADATA_VIEW_SCHEMA: Final = pa.schema(
+    {
+        **_PLACE,
+        "logTimestamp": _TIMESTAMP,
+        "snapshot": pa.string(),
+        "recordType": pa.string(),
+        "apiKey": pa.int32(),
+        "version": pa.int32(),
+        "topic": pa.string(),
+        "topicId": pa.string(),
+        "partition": pa.int32(),
+        "leader": pa.int32(),
+        "leaderEpoch": pa.int32(),
+        "replicas": _IDS,
+        "isr": _IDS,
+        "resourceType": pa.string(),
+        "resourceName": pa.string(),
+        "configName": pa.string(),
+        "configValue": pa.string(),
+        "brokerId": pa.int32(),
+        "brokerEpoch": pa.int64(),
+        "featureName": pa.string(),
+        "featureLevel": pa.int32(),
+        "valueJson": pa.string(),
+        "error": pa.string(),
+    }
+)
+"""A row per record of ``__cluster_metadata``, and of the snapshot that its log goes on from.
+
+``snapshot`` is the name of its file; such a row has no ``logOffset``. A change of a partition has
+the columns that it changes, and null in the others. ``leader`` -1 is none. ``valueJson`` are all
+fields of a record, by Kafka's names.
+"""
+
+REMOTE_VIEW_SCHEMA: Final = pa.schema(
+    {
+        **_PLACE,
+        "logTimestamp": _TIMESTAMP,
+        "recordType": pa.string(),
+        "topic": pa.string(),
+        "topicId": pa.string(),
+        "partition": pa.int32(),
+        "segmentId": pa.string(),
+        "state": pa.string(),
+        "startOffset": pa.int64(),
+        "endOffset": pa.int64(),
+        "brokerId": pa.int32(),
+        "sizeInBytes": pa.int32(),
+        "maxTimestamp": _TIMESTAMP,
+        "eventTimestamp": _TIMESTAMP,
+        "leaderEpochs": pa.list_(pa.struct({"leaderEpoch": pa.int32(), "offset": pa.int64()})),
+        "txnIndexEmpty": pa.bool_(),
+        "customMetadata": pa.binary(),
+        "error": pa.string(),
+    }
+)
+"""A row per record of ``__remote_log_metadata``. ``endOffset`` is the last one, as Kafka has it."""

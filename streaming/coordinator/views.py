@@ -1,4 +1,4 @@
-"""Typed views of ``__consumer_offsets`` and ``__transaction_state``: a row per record, in Arrow.
+"""Typed views of internal topics: a row per record, in Arrow.
 
 A record that cannot be decoded is a row too: what could be read is filled in, the rest is null, and
 ``error`` says which bytes are wrong. ``error`` is null for a sound record,
@@ -20,7 +20,12 @@ import pyarrow as pa
 
 from kafkalog.errors import CorruptRecordError
 from kafkalog.model import NO_EPOCH, NO_PRODUCER_ID, NO_TIMESTAMP
+from kafkalog.streaming.coordinator.cluster_metadata import RECORD_SCHEMAS, TOPIC, MetadataRecord
 from kafkalog.streaming.coordinator.message_schema import Fields
+from kafkalog.streaming.coordinator.remote_log_metadata import (
+    SEGMENT_STATES,
+    decode_remote_log_record,
+)
 from kafkalog.streaming.coordinator.schemas import (
     CONSUMER_PROTOCOL_TYPE,
     OFFSETS_RECORD_TYPES,
@@ -35,11 +40,20 @@ from kafkalog.streaming.coordinator.schemas import (
     value_version,
 )
 from kafkalog.streaming.coordinator.view_schemas import (
+    METADATA_VIEW_SCHEMA,
     OFFSETS_VIEW_SCHEMA,
+    REMOTE_VIEW_SCHEMA,
     TRANSACTIONS_VIEW_SCHEMA,
 )
 
-__all__ = ["UNKNOWN_RECORD_TYPE", "decode_offsets_batch", "decode_transactions_batch"]
+__all__ = [
+    "UNKNOWN_RECORD_TYPE",
+    "decode_metadata_batch",
+    "decode_metadata_values",
+    "decode_offsets_batch",
+    "decode_remote_batch",
+    "decode_transactions_batch",
+]
 
 UNKNOWN_RECORD_TYPE: Final = "Unknown"
 
@@ -119,6 +133,11 @@ def _decode_batch(
             batch.column("key").to_pylist(), batch.column("value").to_pylist(), strict=True
         )
     ]
+    return _placed(batch, rows, schema)
+
+
+def _placed(batch: pa.RecordBatch, rows: list[_Columns], schema: pa.Schema) -> pa.RecordBatch:
+    """Return rows with where their records lie."""
     place = {
         "logPartition": batch.column("partition"),
         "logOffset": batch.column("offset"),
@@ -273,3 +292,129 @@ def _unless(none: _T, value: _T) -> _T | None:
 
 def _base64(value: bytes) -> str:
     return base64.b64encode(value).decode("ascii")
+
+
+# ----------------------------------------------------------------------------------------------
+# Topics whose records have values alone.
+
+
+_RESOURCES: Final = {
+    2: "TOPIC",
+    4: "BROKER",
+    8: "BROKER_LOGGER",
+    16: "CLIENT_METRICS",
+    32: "GROUP",
+}
+"""Kafka ``ConfigResource.Type``."""
+
+
+def decode_metadata_batch(batch: pa.RecordBatch, names: dict[str, str]) -> pa.RecordBatch:
+    """Decode records of ``__cluster_metadata`` into rows of ``METADATA_VIEW_SCHEMA``.
+
+    ``names`` are those of topics, by their ids; topics that are made by these records are added.
+    Takes and promises what :func:`decode_offsets_batch` does.
+    """
+    rows = [_metadata_row(value, names) for value in batch.column("value").to_pylist()]
+    return _placed(batch, rows, METADATA_VIEW_SCHEMA)
+
+
+def decode_metadata_values(
+    values: list[bytes | None], snapshot: str, names: dict[str, str]
+) -> pa.RecordBatch:
+    """Decode the records of a snapshot, the name of whose file is given, in the same way."""
+    place = {"snapshot": snapshot, "logPartition": 0}
+    rows = [place | _metadata_row(value, names) for value in values]
+    return pa.RecordBatch.from_pylist(rows, schema=METADATA_VIEW_SCHEMA)
+
+
+def _metadata_row(value: bytes | None, names: dict[str, str]) -> _Columns:
+    row = _Row()
+    try:
+        record = MetadataRecord.of(value)
+        schema = RECORD_SCHEMAS.get(record.api_key)
+        name = UNKNOWN_RECORD_TYPE if schema is None else schema.name
+        row.columns = {"apiKey": record.api_key, "version": record.version, "recordType": name}
+        if schema is not None:
+            row.columns |= _metadata_columns(record, record.fields(), names)
+    except CorruptRecordError as error:
+        row.problems.append(f"value: {error}")
+    return row.finish()
+
+
+def _metadata_columns(record: MetadataRecord, fields: Fields, names: dict[str, str]) -> _Columns:
+    if record.api_key == TOPIC:
+        names[fields["topicId"]] = fields["name"]
+    topic_id, has_value = fields.get("topicId"), "resourceType" in fields
+    is_feature = "featureLevel" in fields
+    resource = fields.get("resourceType")
+    return {
+        "topic": names.get(topic_id or ""),
+        "topicId": topic_id,
+        "partition": fields.get("partitionId"),
+        **{name: fields.get(name) for name in ("leader", "leaderEpoch", "replicas", "isr")},
+        "resourceType": None if resource is None else _RESOURCES.get(resource, str(resource)),
+        "resourceName": fields.get("resourceName"),
+        "configName": fields["name"] if has_value else None,
+        "configValue": fields.get("value"),
+        "brokerId": fields.get("brokerId", fields.get("id")),
+        "brokerEpoch": fields.get("brokerEpoch", fields.get("epoch")),
+        "featureName": fields["name"] if is_feature else None,
+        "featureLevel": fields.get("featureLevel"),
+        "valueJson": json.dumps(
+            {name: each for name, each in fields.items() if each is not None},
+            ensure_ascii=False,
+            default=_base64,
+        ),
+    }
+
+
+def decode_remote_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Decode records of ``__remote_log_metadata`` into rows of ``REMOTE_VIEW_SCHEMA``.
+
+    Takes and promises what :func:`decode_offsets_batch` does; a tombstone is a row of nulls.
+    """
+    rows = [_remote_row(value) for value in batch.column("value").to_pylist()]
+    return _placed(batch, rows, REMOTE_VIEW_SCHEMA)
+
+
+def _remote_row(value: bytes | None) -> _Columns:
+    row = _Row()
+    try:
+        if value is not None:
+            name, _, fields = decode_remote_log_record(value)
+            row.columns = {"recordType": name} | _remote_columns(fields, row)
+    except CorruptRecordError as error:
+        row.problems.append(f"value: {error}")
+    return row.finish()
+
+
+def _remote_columns(fields: Fields, row: _Row) -> _Columns:
+    segment = fields.get("remoteLogSegmentId") or {"id": fields.get("segmentId")}
+    where = segment.get("topicIdPartition") or fields.get("topicIdPartition") or {}
+    deletion = fields.get("remotePartitionDeleteState")
+    code = fields.get("remoteLogSegmentState")
+    state = None if deletion is None else _DELETIONS.get(deletion, str(deletion))
+    return {
+        "topic": where.get("name"),
+        "topicId": where.get("id"),
+        "partition": where.get("partition"),
+        "segmentId": segment["id"],
+        "state": state if code is None else SEGMENT_STATES.get(code, str(code)),
+        **{name: fields.get(name) for name in ("startOffset", "endOffset", "brokerId")},
+        "sizeInBytes": fields.get("segmentSizeInBytes"),
+        "maxTimestamp": row.timestamp(fields, "maxTimestampMs")
+        if "maxTimestampMs" in fields
+        else None,
+        "eventTimestamp": row.timestamp(fields, "eventTimestampMs"),
+        "leaderEpochs": fields.get("segmentLeaderEpochs"),
+        "txnIndexEmpty": bool(fields["txnIndexEmpty"]) if "txnIndexEmpty" in fields else None,
+        "customMetadata": fields.get("customMetadata"),
+    }
+
+
+_DELETIONS: Final = {
+    0: "DELETE_PARTITION_MARKED",
+    1: "DELETE_PARTITION_STARTED",
+    2: "DELETE_PARTITION_FINISHED",
+}
+"""Kafka ``RemotePartitionDeleteState``."""

@@ -529,7 +529,8 @@ _REFUSED: Final = {
     "topic": "subscribe says which topics are read; topic is for writing",
     "topics": "subscribe says which topics are read",
     "shallow": "view=batches gives a row per record batch",
-    "decode": "view=offsets or view=transactions gives the records of an internal topic decoded",
+    "decode": "view=offsets, transactions, metadata or remote gives the records of an internal "
+    "topic decoded; decode.value and decode.key decode values of a schema registry",
     # Spark's own names: of load() with a list, and of what CREATE TABLE makes
     "paths": "load() takes one text here, which may list log directories separated by commas",
     "provider": "Spark gives the options of a table to no Python source that is read; make a "
@@ -613,12 +614,13 @@ class ReadOptions(GroupOptions):
     )
     view: str = option(
         "view",
-        choice("records", "batches", "offsets", "transactions", "latest"),
+        choice("records", "batches", "offsets", "transactions", "latest", "metadata", "remote"),
         default="records",
         doc="what a row is. records: a record. batches: a record batch, or a wrapper message of "
         "the older formats, with what its header says and what is wrong with it. offsets: a "
-        "decoded record of __consumer_offsets. transactions: one of __transaction_state. latest: "
-        "the newest record of each key and partition, in batch queries",
+        "decoded record of __consumer_offsets. transactions: one of __transaction_state. "
+        "metadata: one of __cluster_metadata. remote: one of __remote_log_metadata. latest: the "
+        "newest record of each key and partition, in batch queries",
     )
     decode_value: str | None = option(
         "decode.value",

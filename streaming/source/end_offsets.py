@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from kafkalog.errors import DataLossError, KafkaLogError, UnknownTopicOrPartitionError
 from kafkalog.files.deferred_signals import pause
+from kafkalog.files.paths import as_path
+from kafkalog.files.storage import TieredRoot
 from kafkalog.files.system import system
-from kafkalog.model import many
+from kafkalog.model import CLUSTER_METADATA_TOPIC, many
 from kafkalog.streaming.source.loss import LossPolicy
 from kafkalog.streaming.store.ends.tiered import offset_of_time
 from kafkalog.streaming.store.ends.tracker import LogEndTracker
@@ -20,6 +22,7 @@ from kafkalog.streaming.store.recovery.lost_partitions import NOTHING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
 
     from kafkalog.model import TopicPartition
     from kafkalog.streaming.options.read_options import ReadOptions
@@ -146,7 +149,7 @@ class EndOffsets(LogEndTracker):
     def of(cls, options: ReadOptions, selects: Callable[[TopicPartition], bool]) -> EndOffsets:
         """Follow what a query reads."""
         return cls(
-            options.paths,
+            _paths_of(options),
             selects,
             to_log_end=options.read_up_to == "logEnd",
             committed_only=options.committed_only,
@@ -186,6 +189,26 @@ class EndOffsets(LogEndTracker):
             return self.start_of(topic_partition)
         except UnknownTopicOrPartitionError:
             return None
+
+
+def _paths_of(options: ReadOptions) -> Sequence[str | Path]:
+    """Return what a query reads: a cluster's metadata is no topic that lies in log directories."""
+    if options.view != "metadata":
+        return options.paths
+    from kafkalog.streaming.coordinator.cluster_metadata import find_metadata  # noqa: PLC0415
+
+    log_dirs = [as_path(each) for each in options.paths if not isinstance(each, TieredRoot)]
+    log_dirs += [
+        as_path(p.log_dir) for p in options.paths if isinstance(p, TieredRoot) and p.log_dir
+    ]
+    found = find_metadata(log_dirs)
+    if found is None:
+        raise UnknownTopicOrPartitionError(
+            f"view=metadata reads the folder {CLUSTER_METADATA_TOPIC}-0, which is not in "
+            f"{', '.join(map(str, log_dirs))}: a KRaft broker has it in the first of its log "
+            "directories, or where metadata.log.dir says; with ZooKeeper there is none"
+        )
+    return [found]
 
 
 # ----------------------------------------------------------------------------------------------

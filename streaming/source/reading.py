@@ -99,10 +99,14 @@ def read_split(
         CorruptRecordError: bytes of the split that are no valid batch, and the query fails then.
         TimestampOutOfRangeError: a timestamp that Spark cannot hold, unless null is wanted for it.
     """
-    maker = _row_maker(split.topic_partition, options, rows, size)
+    maker = _row_maker(split, options, rows, size)
     salvage = _salvage(options, split.topic_partition)
     decoder = maker.decoder if narrowed is None else narrowed(maker.decoder)
     reader = SplitReader.of(split, options, decoder, salvage)
+    if rows is None:
+        from kafkalog.streaming.source.schema import rows_of_snapshot  # noqa: PLC0415
+
+        yield from rows_of_snapshot(options, split)
     for planned in split.slices:
         with naming_overflow(), with_remedy(options):
             for batch in reader.read(planned):
@@ -124,18 +128,18 @@ def naming_overflow() -> Iterator[None]:
 
 
 def _row_maker(
-    topic_partition: TopicPartition,
+    split: LogSplit,
     options: ReadOptions,
     rows: RowSchema | None,
     size: BatchSize,
 ) -> RowMaker:
     if rows is not None:
-        finished = _FinishedRows(rows, topic_partition)
+        finished = _FinishedRows(rows, split.topic_partition)
         return _DecodedRows(_decoder(options, rows, size, finished.assemble))
     # not at import, here and below: a worker's first rows need not wait for them
     from kafkalog.streaming.source.schema import view_rows  # noqa: PLC0415
 
-    return view_rows(options, topic_partition)
+    return view_rows(options, split)
 
 
 def columns_of(rows: RowSchema) -> Columns:

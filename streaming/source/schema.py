@@ -8,15 +8,18 @@ from typing import TYPE_CHECKING, Final, Protocol, Self
 import pyarrow as pa
 
 from kafkalog.errors import OptionError
+from kafkalog.files.paths import as_path
 from kafkalog.streaming.coordinator.view_schemas import (
+    METADATA_VIEW_SCHEMA,
     OFFSETS_VIEW_SCHEMA,
+    REMOTE_VIEW_SCHEMA,
     TRANSACTIONS_VIEW_SCHEMA,
 )
 from kafkalog.streaming.records.batch_rows import BATCH_ROW_SCHEMA, BatchDescriber
 from kafkalog.streaming.source.arguments import names
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from pyspark.sql.types import DataType, StructField, StructType
 
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
     from kafkalog.streaming.decoding.registry import SchemaText
     from kafkalog.streaming.log.read.slice_reader import Decoder
     from kafkalog.streaming.options.read_options import ReadOptions
+    from kafkalog.streaming.source.planner import LogSplit
 
 __all__ = [
     "DecodedSide",
@@ -32,6 +36,7 @@ __all__ = [
     "RowSchema",
     "check_view_schema",
     "decoded_schema",
+    "rows_of_snapshot",
     "source_schema",
     "view_arrow_schema",
     "view_rows",
@@ -317,6 +322,7 @@ def _offered() -> str:
 # records.
 
 
+_SNAPSHOT_ROWS: Final = 10_000
 _BATCHES_SCHEMA: Final = pa.schema(
     [pa.field("topic", pa.string()), pa.field("partition", pa.int32()), *BATCH_ROW_SCHEMA]
 )
@@ -325,6 +331,8 @@ _SCHEMAS: Final = {
     "batches": _BATCHES_SCHEMA,
     "offsets": OFFSETS_VIEW_SCHEMA,
     "transactions": TRANSACTIONS_VIEW_SCHEMA,
+    "metadata": METADATA_VIEW_SCHEMA,
+    "remote": REMOTE_VIEW_SCHEMA,
 }
 
 
@@ -350,7 +358,7 @@ def view_schema(options: ReadOptions) -> StructType:
     """Return the columns of the view that a query asks for.
 
     ``batches`` has ``topic``, ``partition`` and those of ``BATCH_ROW_SCHEMA``, ``offsets`` those of
-    ``OFFSETS_VIEW_SCHEMA``, ``transactions`` those of ``TRANSACTIONS_VIEW_SCHEMA``.
+    ``OFFSETS_VIEW_SCHEMA``, and so do the other views of internal topics.
     """
     from pyspark.sql.pandas.types import from_arrow_schema  # noqa: PLC0415 - rows do without
 
@@ -371,11 +379,44 @@ def check_view_schema(options: ReadOptions, schema: StructType) -> None:
         )
 
 
-def view_rows(options: ReadOptions, topic_partition: TopicPartition) -> RowMaker:
-    """Make what makes the rows of the view that a query asks for."""
+def view_rows(options: ReadOptions, split: LogSplit) -> RowMaker:
+    """Make what makes the rows of a split of the view that a query asks for."""
     if options.shows_batches:
-        return _BatchRows(options, topic_partition)
-    return _DecodedRows(options, topic_partition)
+        return _BatchRows(options, split.topic_partition)
+    return _DecodedRows(options, split)
+
+
+def rows_of_snapshot(options: ReadOptions, split: LogSplit) -> Iterator[pa.RecordBatch]:
+    """Give the rows of the snapshot that the log of a cluster's metadata goes on from.
+
+    They belong to the split that begins where the log does; there are none without a snapshot.
+
+    Raises:
+        KafkaLogError: it cannot be read.
+    """
+    if options.view != "metadata" or not split.slices:
+        return
+    from kafkalog.streaming.coordinator.cluster_metadata import read_snapshot  # noqa: PLC0415
+    from kafkalog.streaming.coordinator.views import decode_metadata_values  # noqa: PLC0415
+    from kafkalog.streaming.log.partition_log import PartitionLog  # noqa: PLC0415
+
+    folder, start = as_path(split.slices[0].path).parent, split.slices[0].start_offset
+    with PartitionLog(folder, split.topic_partition) as log:
+        if start > log.log_start_offset:
+            return
+    found = read_snapshot(folder, start)
+    if found is not None:
+        name, values = found
+        for first in range(0, len(values), _SNAPSHOT_ROWS):
+            rows = values[first : first + _SNAPSHOT_ROWS]
+            yield decode_metadata_values(rows, name, _names_of_topics(split))
+
+
+def _names_of_topics(split: LogSplit) -> dict[str, str]:
+    """Return the names of topics by their ids, also of those that were removed."""
+    from kafkalog.streaming.coordinator.cluster_partitions import TopicNames  # noqa: PLC0415
+
+    return TopicNames.of(as_path(split.slices[0].path).parent.parent)
 
 
 class _BatchRows:
@@ -393,7 +434,7 @@ class _BatchRows:
 
 
 class _DecodedRows:
-    def __init__(self, options: ReadOptions, topic_partition: TopicPartition) -> None:
+    def __init__(self, options: ReadOptions, split: LogSplit) -> None:
         from kafkalog.streaming.coordinator import views as coordinator_views  # noqa: PLC0415
         from kafkalog.streaming.records.columns import Columns, RecordDecoder  # noqa: PLC0415
 
@@ -402,10 +443,13 @@ class _DecodedRows:
             max_decompressed_bytes=options.max_decompressed_bytes,
             null_bad_timestamps=options.on_timestamp_overflow == "null",
         )
-        self._partition = pa.scalar(topic_partition.partition, pa.int32())
+        self._partition = pa.scalar(split.topic_partition.partition, pa.int32())
+        names = _names_of_topics(split) if options.view == "metadata" and split.slices else {}
         self._decode = {
             "offsets": coordinator_views.decode_offsets_batch,
             "transactions": coordinator_views.decode_transactions_batch,
+            "metadata": lambda batch: coordinator_views.decode_metadata_batch(batch, names),
+            "remote": coordinator_views.decode_remote_batch,
         }[options.view]
 
     def rows_of(self, batch: pa.RecordBatch) -> pa.RecordBatch:

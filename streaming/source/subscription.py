@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from kafkalog.errors import OptionError, UnknownTopicOrPartitionError
 from kafkalog.files.paths import as_path
 from kafkalog.model import (
+    CLUSTER_METADATA_TOPIC,
     INTERNAL_TOPICS,
     OFFSETS_TOPIC,
     TopicPartition,
@@ -36,6 +37,8 @@ _LOGGER: Final = logging.getLogger("kafkalog.source")
 DECODED_TOPICS: Final = {
     "offsets": OFFSETS_TOPIC,
     "transactions": "__transaction_state",
+    "metadata": CLUSTER_METADATA_TOPIC,
+    "remote": "__remote_log_metadata",
 }
 """The topic that each view of an internal topic reads."""
 

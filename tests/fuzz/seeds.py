@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Final
 import pyarrow.parquet as pq
 from tests.fuzz import odd_files
 from tests.fuzz.targets import PARSERS, sets_folder
+from tests.support.cluster_records import registered
 from tests.support.corpus import CASES, CORPUS
 from tests.support.message_sets import GOLDEN
 from tests.support.record_fuzz import seeds as record_seeds
 from tests.support.registry_records import AVRO_SCHEMAS, JSON_SCHEMA, schema_record
+from tests.support.remote_records import segment_added, segment_updated
 from tests.support.states import up_to
 
 from kafkalog.checkpoints.commit_state import CommitState, TopicState, WriterState
@@ -190,6 +192,11 @@ def _cluster_metadata() -> Iterator[bytes]:
     yield bytes([len(created)]) + created + given
     yield bytes([len(taken)]) + taken + removed
     yield b"\x03\x01\x17\x00\x00" + given
+    where = ("t", "AAECAwQFBgcICQoLDA0ODw", 0, "AAECAwQFBgcICQoLDA0ODw")
+    copied = segment_added(*where, (0, 9))
+    yield bytes([len(copied)]) + copied + segment_updated(*where)
+    changed = registered(1, 2)
+    yield bytes([len(changed)]) + changed + b"\x01\x03\x02" + bytes(40)
 
 
 def _decoded_values() -> Iterator[bytes]:

@@ -42,7 +42,9 @@ from kafkalog.streaming.coordinator.group_metadata import (
     encode_group_metadata,
 )
 from kafkalog.streaming.coordinator.views import (
+    decode_metadata_values,
     decode_offsets_batch,
+    decode_remote_batch,
     decode_transactions_batch,
 )
 from kafkalog.streaming.decoding.avro import AvroColumn
@@ -472,7 +474,16 @@ def cluster_metadata(data: bytes) -> str:
     split = 1 + data[0] if data else 0
     replay = MetadataReplay()
     told = _each(lambda: replay.feed(data[1:split]), lambda: replay.feed(data[split:]))
-    return f"{told}\n{sorted(replay.settings.items())}"
+    values: list[bytes | None] = [data[1:split], data[split:]]
+    rows = decode_metadata_values(values, "snapshot", {})
+    where = {"partition": pa.array([0, 0], pa.int32()), "offset": pa.array([0, 1])}
+    times = pa.array([0, 0], pa.timestamp("us", tz="UTC"))
+    batch = pa.RecordBatch.from_pydict(
+        {"value": pa.array(values, pa.binary()), "timestamp": times, **where}
+    )
+    remote = decode_remote_batch(batch)
+    shown = "\n".join(each.to_string() for each in (*rows.columns, *remote.columns))
+    return f"{told}\n{sorted(replay.settings.items())}\n{shown}"
 
 
 def decoded_values(data: bytes) -> str:

@@ -59,7 +59,8 @@ def registered(broker: int, epoch: int, *, version: int = 3) -> bytes:
     """Return the record of a broker's registration."""
     migrating = b"\0" if version >= 2 else b""
     body = struct.pack(">i", broker) + migrating + bytes(16) + struct.pack(">q", epoch)
-    return b"\x01\x00" + bytes([version]) + body + b"\x01\x01\0\0"
+    shutting_down = b"\0" if version >= 1 else b""
+    return b"\x01\x00" + bytes([version]) + body + b"\x01\x01\0\0" + shutting_down + b"\0"
 
 
 def ids(*numbers: int) -> bytes:

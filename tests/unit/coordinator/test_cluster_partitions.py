@@ -17,6 +17,7 @@ from tests.support.cluster_records import (
 )
 
 from kafkalog.streaming.coordinator.cluster_partitions import (
+    NO_BROKER,
     ClusterPartition,
     ViewReplay,
     read_cluster_view,
@@ -41,8 +42,8 @@ def test_a_partition_has_replicas_an_epoch_and_directories() -> None:
     found = after(topic("t", ID), one, other)
     assert found.names == {ID: "t"}
     assert found.partitions[ID] == {
-        0: ClusterPartition((1, 2), 0, (ONE, OTHER)),
-        1: ClusterPartition((2,), 7),
+        0: ClusterPartition((1, 2), 0, (ONE, OTHER), 1, (1, 2)),
+        1: ClusterPartition((2,), 7, (), 2, (2,)),
     }
 
 
@@ -53,13 +54,14 @@ def test_the_leader_epoch_rises_with_each_record_that_names_a_leader() -> None:
     records = [*made, change(ID, 0, isr=ids(1), elr=ids(2))]
     assert after(*records).partitions[ID][0].leader_epoch == 4
     changes = [change(ID, 0, leader=one), change(ID, 0, isr=ids(), leader=none)]
-    assert after(*records, *changes).partitions[ID][0].leader_epoch == 6
+    last = after(*records, *changes).partitions[ID][0]
+    assert (last.leader_epoch, last.leader, last.isr) == (6, NO_BROKER, ())
 
 
 def test_replicas_and_directories_move() -> None:
     moved = change(ID, 0, replicas=ids(2, 3), directories=b"\x03" + uuid(OTHER) + uuid(ONE))
     found = after(topic("t", ID), partition(ID, 0, [1, 2], [ONE, ONE]), moved)
-    assert found.partitions[ID][0] == ClusterPartition((2, 3), 0, (OTHER, ONE))
+    assert found.partitions[ID][0] == ClusterPartition((2, 3), 0, (OTHER, ONE), 1, (1, 2))
 
 
 def test_a_topic_that_was_removed_has_no_partitions() -> None:
