@@ -15,7 +15,7 @@ SECOND_TRY = echo "what failed runs once more, alone:" && \
 RUN = JAVA_HOME="$$(cat .venv/.java-home)" PATH="$(CURDIR)/$(BIN):$$PATH"
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test unit nightly pipelines assignors differential stress kills groups replicas model powerloss simulate mutations day fuzz live bench matrix oldest lint types fmt docs build zip release clean
+.PHONY: help env demo test unit nightly pipelines assignors differential stress kills groups replicas model powerloss simulate mutations day fuzz live bench matrix oldest lint types fmt docs build zip bundle release clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z]*\):.*## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -164,7 +164,10 @@ zip: build ## Build the zip for spark-submit --py-files in dist/
 	    cp "$$wheel" "$$(echo "$$wheel" | sed 's/-py3-none-any.whl$$/.zip/')"; done
 	@ls -1 dist/*.zip
 
-release: env ## Build wheel, sdist, zip and checksums in dist/; try each in an empty environment
+bundle: build ## Build the archive for spark-submit --archives in dist/: kafkalog with all it needs but Spark
+	$(RUN) python -m tools.bundle
+
+release: env ## Build wheel, sdist, zip, bundle and checksums in dist/; try each in an empty environment
 	$(RUN) python -m tests.support.release
 
 clean: ## Remove what was built; .venv and the fetched jars stay

@@ -6,6 +6,9 @@ identity is there once however often it is tried, and readers see what is commit
 
 from __future__ import annotations
 
+import kafkalog.streaming.records  # noqa: F401 - first: it says which package is missing
+
+# isort: split
 import functools
 import inspect
 from collections.abc import Iterable

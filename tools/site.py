@@ -160,7 +160,8 @@ def settings(found: Mapping[str, str]) -> str:
         names.sort(key=lambda name: not name.endswith("/index.md"))
         lines = "".join(f"\n          - {name}" for name in names)
         text = text.replace(f": {folder}/\n", f":{lines}\n")
-    return text
+    others = [name for name in found if not re.search(rf"\s{re.escape(name)}$", text, re.MULTILINE)]
+    return text + "".join(f"      - {name}\n" for name in others)
 
 
 def lay_out(target: Path, found: Mapping[str, str]) -> None:

@@ -66,7 +66,7 @@ def sql(
             elif standard_input().isatty():
                 _prompt(session, as_json=as_json)
             else:
-                _answer(session, standard_input().read(), as_json=as_json)
+                _answer_piped(session, standard_input().read(), as_json=as_json)
 
 
 def _paths_and_statement(words: list[str]) -> tuple[list[str], str]:
@@ -110,6 +110,22 @@ def _prompt(session: SqlSession, *, as_json: bool) -> None:
             prompt.give_up()
             continue
         return
+
+
+def _answer_piped(session: SqlSession, text: str, *, as_json: bool) -> None:
+    """Answer a text that was piped: statements, and `help` between them, as at the prompt."""
+    from kafkalog.jobs.sql.session import asks_for_help, help_on  # noqa: PLC0415
+
+    begun: list[str] = []
+    for line in text.splitlines():
+        is_between = not begun or begun[-1].rstrip().endswith(";")
+        if not (is_between and asks_for_help(line)):
+            begun += [line] if line.strip() or begun else []
+            continue
+        _answer(session, "\n".join(begun), as_json=as_json)
+        begun.clear()
+        print_line(help_on(session.tables), err=as_json)
+    _answer(session, "\n".join(begun), as_json=as_json)
 
 
 def _answer(session: SqlSession, text: str, *, as_json: bool) -> None:

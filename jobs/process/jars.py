@@ -16,7 +16,9 @@ import importlib.util
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
+from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 from xml.sax.saxutils import quoteattr
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 __all__ = [
+    "OFFLINE",
     "Coordinate",
     "JarError",
     "JarSet",
@@ -59,6 +62,11 @@ class JarSet(NamedTuple):
     name: str
     coordinates: tuple[Coordinate, ...]
     classifier: str = ""
+
+    @property
+    def shown(self) -> str:
+        """The libraries as Maven names them."""
+        return ", ".join(":".join(coordinate[:3]) for coordinate in self.coordinates)
 
     @property
     def key(self) -> str:
@@ -149,15 +157,28 @@ _DEPENDENCY: Final = (
 _ARTIFACT: Final = '<artifact name={0} type="jar" ext="jar" m:classifier={1}/>'.format
 
 
+OFFLINE: Final = ContextVar("offline", default=False)
+"""Whether jars that are not there yet are an error, and not fetched."""
+
+
 def fetch(jar_set: JarSet) -> list[Path]:
     """Return the paths of the set's jars, fetching them first where this user has not yet.
+
+    What is fetched is said on standard error.
 
     Several processes may ask at once: one fetches, the others wait. A set appears in the cache
     whole or not at all.
 
     Raises:
-        JarError: no Java or no Ivy to fetch with, or a library could not be fetched.
+        JarError: no Java or no Ivy to fetch with, or a library could not be fetched, or is not
+            there and may not be fetched.
     """
+    if OFFLINE.get() and not (cache_directory() / "jars" / jar_set.key).is_dir():
+        raise JarError(
+            f"--offline fetches nothing, and the jars {jar_set.name!r} ({jar_set.shown}) are not "
+            f"in {cache_directory() / 'jars'}: run this once without it, or copy that folder from "
+            "a machine where it was"
+        )
     home = cached_folder(f"jars/{jar_set.key}", lambda home: _fetch_into(home, jar_set))
     return sorted(home.glob("*.jar"))
 
@@ -203,6 +224,7 @@ def java() -> str:
 
 def _fetch_into(home: Path, jar_set: JarSet) -> None:
     """Let Ivy collect the set in a folder beside ``home`` and rename that when it is complete."""
+    sys.stderr.write(f"fetching jars, once: {jar_set.shown} into {home}\n")
     with tempfile.TemporaryDirectory(dir=home.parent, prefix=f".{jar_set.name}-") as scratch:
         work = Path(scratch)
         settings, module, jars = work / "settings.xml", work / "ivy.xml", work / "jars"
@@ -259,11 +281,10 @@ def _failure(jar_set: JarSet, output: str) -> str:
     """Return which libraries failed, from Ivy's report."""
     marks = ("UNRESOLVED", "FAILED", "ERRORS", "not found", "Exception", "SERVER ERROR")
     lines = [line.strip() for line in output.splitlines() if any(m in line for m in marks)]
-    wanted = ", ".join(":".join(coordinate[:3]) for coordinate in jar_set.coordinates)
     told = lines[:20] or output.splitlines()[-20:]
     return "\n  ".join(["Ivy says:", *told]) + (
-        f"\nthe jars {jar_set.name!r} ({wanted}) could not be fetched from Maven Central: let this "
-        f"machine reach it, or copy {cache_directory() / 'jars'} from one that does"
+        f"\nthe jars {jar_set.name!r} ({jar_set.shown}) could not be fetched from Maven Central: "
+        f"let this machine reach it, or copy {cache_directory() / 'jars'} from one that does"
     )
 
 

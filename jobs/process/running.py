@@ -25,7 +25,7 @@ import typer.core
 from kafkalog.errors import InvalidTopicError, KafkaLogError, OptionError
 from kafkalog.files.paths import refuse_among_logs
 from kafkalog.files.system import said_of_file
-from kafkalog.jobs.process.jars import JarError
+from kafkalog.jobs.process.jars import OFFLINE, JarError
 from kafkalog.texts import printable
 
 if TYPE_CHECKING:
@@ -99,8 +99,19 @@ _Verbose = Annotated[
 ]
 
 
-def _common(output: _Output = None, quiet: _Quiet = False, verbose: _Verbose = False) -> None:
-    """Take the options that all commands have."""
+_Offline = Annotated[
+    bool,
+    typer.Option("--offline", help="Fetch no jars: take those that an earlier run has fetched."),
+]
+
+
+def _common(
+    output: _Output = None,
+    offline: _Offline = False,
+    quiet: _Quiet = False,
+    verbose: _Verbose = False,
+) -> None:
+    """Take the options that all commands have, where they mean anything."""
 
 
 @cache
@@ -108,6 +119,10 @@ def _common_options() -> dict[str, typer.core.TyperOption]:
     app = typer.Typer(add_completion=False)
     app.command()(_common)
     return {each.name: each for each in typer.main.get_command(app).params}  # type: ignore[misc]
+
+
+_WITH_JARS: Final = {"table_format", "input_format", "speed"}
+"""Parameters of pipelines that may need jars: Delta's, or of Spark's Kafka connector."""
 
 
 class Command(typer.core.TyperCommand):
@@ -136,7 +151,8 @@ class Command(typer.core.TyperCommand):
         names = {each.name for each in self.params}
         for name, option in _common_options().items():
             opts = [opt for opt in option.opts if opt not in taken]
-            if opts and (name != "output" or "as_json" in names):
+            has_meaning = {"output": "as_json" in names, "offline": _WITH_JARS & names}
+            if opts and has_meaning.get(name, True):
                 option = copy(option)  # noqa: PLW2901 - it is this command's
                 option.opts = opts
                 yield option
@@ -172,6 +188,7 @@ class Command(typer.core.TyperCommand):
             ctx.params["as_json"] = True
         verbose = bool(given["verbose"] or ctx.params.get("show_all"))
         token = _PRINTING.set(Printing(form, verbose, bool(given["quiet"])))
+        offline = OFFLINE.set(bool(given["offline"]))
         logger = logging.getLogger("kafkalog")
         level = logger.level
         if given["quiet"] or given["verbose"]:
@@ -180,6 +197,7 @@ class Command(typer.core.TyperCommand):
             return super().invoke(ctx)
         finally:
             logger.setLevel(level)
+            OFFLINE.reset(offline)
             _PRINTING.reset(token)
 
     def get_help_option(self, ctx: Any) -> Any:  # noqa: ANN401 - classes of typer

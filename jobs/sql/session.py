@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
 
-__all__ = ["SqlError", "SqlPrompt", "SqlSession", "history_file"]
+__all__ = ["SqlError", "SqlPrompt", "SqlSession", "asks_for_help", "help_on", "history_file"]
 
 
 # ----------------------------------------------------------------------------------------------
@@ -225,6 +225,19 @@ def history_file() -> Path:
     return Path(home) / "kafkalog" / "sql_history"
 
 
+def asks_for_help(line: str) -> bool:
+    """Whether a line is `help`, or another word that asks for the tables."""
+    return line.strip().rstrip(";").rstrip().lower() in _TABLES | _HELP
+
+
+def help_on(tables: Sequence[str]) -> str:
+    """Return what `help` answers."""
+    return (
+        f"Tables: {', '.join(tables)}. A statement ends with ';', Ctrl-D ends. 'describe t;' lists "
+        "the columns of t."
+    )
+
+
 class SqlPrompt(cmd.Cmd):
     """Reads statements, each up to its semicolon; an error ends none but its own."""
 
@@ -233,7 +246,7 @@ class SqlPrompt(cmd.Cmd):
     def __init__(self, run: Callable[[str], None], tables: Sequence[str]) -> None:
         super().__init__()
         self.intro = f"Tables: {', '.join(tables)}. A statement ends with ';', Ctrl-D ends."
-        self._help = f"{self.intro} 'describe t;' lists the columns of t."
+        self._help = help_on(tables)
         self._run = run
         self._begun: list[str] = []
 
@@ -244,7 +257,7 @@ class SqlPrompt(cmd.Cmd):
         if line == "EOF" or word in _ENDS:
             return True
         if not self._begun:
-            if word in _TABLES | _HELP:
+            if asks_for_help(line):
                 print_line(self._help)
                 return False
             if not line.strip():

@@ -20,6 +20,7 @@
     ├── RowError (ValueError)            a row that cannot become a record
     ├── SchemaError (ValueError)         a schema that cannot be read, or gives no column
     ├── SpillError                       what does not fit in memory cannot be written to disk
+    ├── MissingPackageError              a package that kafkalog needs is not installed here
     ├── CheckpointError                  a state or checkpoint file that cannot be read or trusted
     ├── TargetMismatchError              a batch that does not continue what its target holds
     ├── DurabilityError                  committed, visible, and may not survive a loss of power
@@ -60,6 +61,7 @@ __all__ = [
     "KafkaLogError",
     "LockTimeoutError",
     "LogDirectoryError",
+    "MissingPackageError",
     "NotEnoughReplicasError",
     "OffsetOutOfRangeError",
     "OptionError",
@@ -130,9 +132,21 @@ class LogDirectoryError(KafkaLogError):
 
     remedy: ClassVar[str] = (
         "Look whether the folder is the log directory itself, is mounted on each machine and "
-        "may be read. A broker's directory is written only after `kafkalog broker takeover`, and "
-        "where `allowBrokerDirectory`, or what the sentence names, permits it. After a loss of "
+        "may be read. A directory in which a broker lived is written with the option "
+        "`allowBrokerDirectory=true`, by each query. Run `kafkalog broker takeover` before: it "
+        "settles what the broker left open, and without it a write that could lose records is "
+        "refused. After a loss of "
         "power run `kafkalog recover --accept-os-loss`, if the sentence says so."
+    )
+
+
+class MissingPackageError(KafkaLogError):
+    """A Python package that kafkalog needs is not installed where this ran."""
+
+    remedy: ClassVar[str] = (
+        "Install kafkalog with pip in the Python that the sentence names: that brings its "
+        "packages. On a cluster this is the Python of each worker (`spark.pyspark.python`); or "
+        "send the archive that `make bundle` builds by `--archives`. A zip alone has none of them."
     )
 
 

@@ -31,7 +31,6 @@ from kafkalog.streaming.log.read.transactions import StableOffset
 from kafkalog.streaming.log.segment import Chunk, LogSegment
 from kafkalog.streaming.log.segments import LogSegments, retrying
 from kafkalog.streaming.records.batch import scan_batches
-from kafkalog.streaming.records.columns import Columns, RecordDecoder
 from kafkalog.streaming.records.compression import DEFAULT_LIMIT
 
 if TYPE_CHECKING:
@@ -433,6 +432,11 @@ def _already_read(slices: Sequence[SegmentSlice]) -> int:
 
 def _next_timestamp(log: PartitionLog, slices: Sequence[SegmentSlice], end: int) -> int | None:
     """Return the time of the first record, in ms; None without one, or if it has none."""
+    from kafkalog.streaming.records.columns import (  # noqa: PLC0415 - who plans decodes nothing
+        Columns,
+        RecordDecoder,
+    )
+
     decoder = RecordDecoder(Columns.TIMESTAMP_MS, max_rows=1)
     try:
         for planned in slices:

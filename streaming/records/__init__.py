@@ -15,3 +15,17 @@
 
 Read ``batch_layout`` first, then ``columns``.
 """
+
+import sys
+from importlib.util import find_spec
+
+from kafkalog.errors import MissingPackageError
+
+_PACKAGES = ("crc32c", "lz4", "numba", "numpy", "pyarrow", "snappy", "zstandard")
+
+if _missing := [name for name in _PACKAGES if name not in sys.modules and not find_spec(name)]:
+    raise MissingPackageError(
+        f"kafkalog needs {', '.join(_missing)}, which {sys.executable} does not have: install "
+        "kafkalog there with pip, or send the archive that make bundle builds (a zip has no "
+        "compiled packages)"
+    )

@@ -14,7 +14,7 @@ from kafkalog.errors import LogDirectoryError, RecordTooLargeError, RowError
 from kafkalog.files.deferred_signals import check_interrupt
 from kafkalog.files.system import system
 from kafkalog.files.timeouts import run_with_timeout
-from kafkalog.model import MAX_OFFSET, NO_TIMESTAMP, TimestampType, TopicPartition
+from kafkalog.model import MAX_OFFSET, NO_TIMESTAMP, TimestampType, TopicPartition, many
 from kafkalog.streaming.commit.row_digest import RowDigest, row_hashes
 from kafkalog.streaming.commit.staging.formats import BatchFormat
 from kafkalog.streaming.commit.staging.staged_files import Home, StagingArea, StagingOnNodes
@@ -84,6 +84,12 @@ class OpenTopic:
             self.spread.place(left, rows.sizes[left], placed)
         return placed
 
+    def _has_partitions(self) -> str:
+        count = many(self.topic.partitions, "partition")
+        if self.topic.exists:
+            return f"has {count}: give it more by kafkalog topic alter"
+        return f"will be created with {count}: set the option numPartitions"
+
     def _place_explicit(self, rows: Rows, members: Integers, placed: NDArray[np.int32]) -> Integers:
         """Place the rows that name a partition; return the others."""
         if rows.partition is None:
@@ -95,8 +101,8 @@ class OpenTopic:
         if len(outside):
             raise RowError(
                 f"row {outside[0]} names partition {numbers[outside[0]]} of topic "
-                f"{self.topic.name!r}, which has {self.topic.partitions}"
-                + ("" if self.topic.exists else " once made: set numPartitions, or drop the column")
+                f"{self.topic.name!r}, which {self._has_partitions()}, or write without the "
+                'column: rows.select("key", "value")'
             )
         placed[named] = numbers[named]
         unnamed: Integers = members[~is_named]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import kafkalog.streaming.records  # noqa: F401 - first: it says which package is missing
+
+# isort: split
 import logging
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
 

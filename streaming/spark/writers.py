@@ -10,6 +10,9 @@ that it runs inside of (``foreachBatch``): two writes of one batch would be take
 
 from __future__ import annotations
 
+import kafkalog.streaming.records  # noqa: F401 - first: it says which package is missing
+
+# isort: split
 import logging
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final

@@ -1,6 +1,7 @@
 """``make release``: build what is published, and try each file in an empty environment.
 
-``dist/`` gets the sdist, the wheel, the zip for ``spark-submit --py-files``, and ``SHA256SUMS``.
+``dist/`` gets the sdist, the wheel, the zip for ``spark-submit --py-files``, the archive for
+``--archives``, and ``SHA256SUMS``.
 The checksums come last: where they are, all files were tried.
 """
 
@@ -12,6 +13,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 from pathlib import Path
 from typing import Final
@@ -19,6 +21,7 @@ from typing import Final
 import typer
 from tests.support import deployed_job
 from tests.support.distributions import ROOT, build
+from tools.bundle import build_bundle
 
 __all__ = ["main"]
 
@@ -91,7 +94,16 @@ def main() -> None:
                 environment.pip("uninstall", "--quiet", "--yes", "kafkalog")
                 options = ("--py-files", str(py_files))
                 environment.copies_a_topic(*options, PYTHONPATH=str(py_files))
-    files = sorted([made.sdist, made.wheel, py_files])
+    bundle = build_bundle(made.wheel, folder)
+    typer.echo(f"trying {bundle.name}, with nothing installed but Spark")
+    with tempfile.TemporaryDirectory() as work:
+        environment = _Environment(Path(work))
+        environment.pip("install", "--quiet", "--constraint", str(_LOCK), "pyspark")
+        packages = Path(work) / "packages"
+        with tarfile.open(bundle) as archive:
+            archive.extractall(packages, filter="data")
+        environment.copies_a_topic("--archives", f"{bundle}#bundle", PYTHONPATH=str(packages))
+    files = sorted([made.sdist, made.wheel, py_files, bundle])
     sums = "".join(
         f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in files
     )

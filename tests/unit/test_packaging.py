@@ -151,6 +151,35 @@ def test_without_spark_all_works_that_needs_none(tmp_path: Path) -> None:
     assert "flights" in ran.stdout
 
 
+def test_a_package_that_is_missing_is_named_in_one_sentence(tmp_path: Path) -> None:
+    """In a worker too, which imports the reader when it unpickles it."""
+    variables = environment_without_kafkalog(tmp_path / "packages")
+    (tmp_path / "packages" / "numba").unlink()
+    (tmp_path / "packages" / "lz4").unlink()
+    variables["PYTHONPATH"] += f":{ROOT / 'src'}"
+    for program in (
+        "import kafkalog; kafkalog.read('log', 't')",
+        "import kafkalog.streaming.spark.readers",
+        "import kafkalog.streaming.spark.writers",
+    ):
+        ran = subprocess.run(
+            [sys.executable, "-S", "-c", program],
+            env=variables,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        said = ran.stderr.strip().splitlines()[-1]
+        assert said.startswith("kafkalog.errors.MissingPackageError: kafkalog needs lz4, numba, ")
+        assert sys.executable in said
+
+
+def test_python_m_kafkalog_is_the_command(tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "kafkalog", "--version"]
+    shown = subprocess.check_output(words, cwd=tmp_path, text=True)
+    assert shown == f"{kafkalog.__version__}\n"
+
+
 def test_what_spark_imports_everywhere_is_light() -> None:
     program = "import sys, pyspark_kafkalog; print(*sys.modules)"
     loaded = subprocess.check_output([sys.executable, "-c", program], text=True).split()

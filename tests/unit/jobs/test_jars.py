@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import multiprocessing
 import stat
-from typing import TYPE_CHECKING
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 import pytest
+import typer
 
+from kafkalog.jobs.cli.app import PIPELINES, app
 from kafkalog.jobs.process.jars import (
+    OFFLINE,
     Coordinate,
     JarError,
     JarSet,
@@ -72,6 +76,44 @@ def test_a_library_that_is_not_to_be_had_is_named(tmp_path: Path, cache: Path) -
         fetch(JARS)
 
     assert {path.name for path in (cache / "jars").iterdir()} == {".lock"}
+
+
+def test_what_is_fetched_is_said(
+    tmp_path: Path, cache: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    install_java(tmp_path, IVY.format(runs=tmp_path / "runs"))
+    for told in ("fetching jars, once: org.example:some:1.0 into ", ""):
+        assert len(fetch(JARS)) == 1
+        err = capsys.readouterr().err
+        assert err.startswith(told)
+        assert bool(err) == bool(told)
+
+
+def test_offline_takes_what_is_there_and_fetches_nothing(tmp_path: Path, cache: Path) -> None:
+    install_java(tmp_path, IVY.format(runs=tmp_path / "runs"))
+    token = OFFLINE.set(True)
+    try:
+        with pytest.raises(JarError, match=r"org\.example:some:1\.0\) are not in .*/cache/jars"):
+            fetch(JARS)
+        assert not (tmp_path / "runs").exists()
+        OFFLINE.set(False)
+        fetched = fetch(JARS)
+        OFFLINE.set(True)
+        assert fetch(JARS) == fetched
+    finally:
+        OFFLINE.reset(token)
+
+
+def test_pipelines_that_need_jars_have_the_option_and_no_other_command(
+    tmp_path: Path, cache: Path
+) -> None:
+    for name in PIPELINES:
+        command: Any = typer.main.get_command(import_module(f"kafkalog.jobs.{name}").app)
+        has_option = any("--offline" in each.opts for each in command.params)
+        assert has_option == (name in {"archive", "ingest", "replay", "restore"}), name
+    commands: Any = typer.main.get_command(app)
+    found = [name for name, each in commands.commands.items() if "offline" in str(each.params)]
+    assert found == []
 
 
 def test_a_java_home_without_java_is_named(tmp_path: Path, cache: Path) -> None:

@@ -200,6 +200,18 @@ def test_each_statement_of_several_is_answered(log: Path) -> None:
     assert (code, len(text.splitlines())) == (2, 1)
 
 
+def test_help_is_answered_between_statements_that_are_piped(log: Path) -> None:
+    code, shown = call(log, data="select 1 as a;\nhelp\nselect 2\n as b; select 3 as c\n")
+    assert code == 0
+    lines = [line for line in shown.splitlines() if line]
+    assert [line for line in lines if "Tables:" not in line] == ["a", "1", "b", "2", "c", "3"]
+    (told,) = [line for line in lines if "Tables:" in line]
+    assert lines.index(told) == 2
+    assert "describe t;" in told
+    _, amid = call(log, data="select 1 as\nhelp\n;")
+    assert amid.split() == ["help", "1"]
+
+
 def test_a_table_of_batches_has_times_and_short_names(log: Path) -> None:
     query = "select file, \"baseTimestamp\" from batches where topic = 't' limit 1"
     code, text = call(log, query)
