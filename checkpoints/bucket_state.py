@@ -371,6 +371,7 @@ class BucketState:
             settings=changed.settings,
             partitions={**known.partitions, **changed.partitions},
             versions={**known.versions, **changed.versions},
+            origins=changed.origins or known.origins,
             last_query=changed.last_query or known.last_query,
         )
 

@@ -27,6 +27,7 @@ import pyarrow as pa
 
 from kafkalog.errors import OptionError, RowError
 from kafkalog.files.deferred_signals import IS_DONE, in_shielded_steps, shielded, shielded_step
+from kafkalog.files.paths import as_path
 from kafkalog.files.storage import RemoteRoot
 from kafkalog.files.system import remembered, system
 from kafkalog.streaming.admin.retention import retain_if_due
@@ -64,7 +65,7 @@ if TYPE_CHECKING:
     from kafkalog.streaming.options.read_options import ReadOptions
     from kafkalog.streaming.source.planner import LogSplit
     from kafkalog.streaming.source.schema import DecodedSide, ReadRows
-    from kafkalog.streaming.store.session import Condition
+    from kafkalog.streaming.store.log_set import StateCondition
 
 
 __all__ = [
@@ -262,16 +263,12 @@ def _append_of_member(
     identity = _identity(*named, parsed.topic)
     if consumer is None:
         return _append(data, parsed, identity)
-    if isinstance(parsed.paths[0], RemoteRoot):
-        raise OptionError(
-            "a log in an object store keeps no positions of groups: leave consumer out"
-        )
     if identity.writer.startswith(APP_PREFIX):
         raise OptionError(
             "give consumer, or transactional_id and version, and not both: what the group has "
             "come to tells whether rows are there already"
         )
-    with consumer.publishing([Path(each) for each in parsed.paths]) as attach:
+    with consumer.publishing([as_path(each) for each in parsed.paths]) as attach:
         return _append(data, parsed, identity, attach)
 
 
@@ -303,7 +300,7 @@ def _append(
     data: Rows,
     parsed: WriteOptions,
     identity: BatchIdentity,
-    attach: Callable[[], tuple[Condition, Sequence[AttachedRecords]]] | None = None,
+    attach: Callable[[], tuple[StateCondition, Sequence[AttachedRecords]]] | None = None,
 ) -> Outcome:
     plan = shielded_step(WritePlan.of)(parsed)
     writer = shielded_step(TaskWriter)(plan, identity)
@@ -321,22 +318,30 @@ def _commit(
     writer: TaskWriter,
     plan: WritePlan,
     identity: BatchIdentity,
-    attach: Callable[[], tuple[Condition, Sequence[AttachedRecords]]] | None,
+    attach: Callable[[], tuple[StateCondition, Sequence[AttachedRecords]]] | None,
 ) -> Outcome:
     staged = writer.finish()
     identity = with_digests(identity, [staged], plan.options.topic)
-    if plan.bucket is not None:
-        from kafkalog.streaming.commit.bucket_commit import commit_batch  # noqa: PLC0415
-
-        return commit_batch(plan.bucket, plan.commit_plan, identity, staged.runs)
-    kept = remembered(AppenderCache)
-    conditions: list[Condition] = []
+    conditions: list[StateCondition] = []
     attached_records: Sequence[AttachedRecords] = ()
     if attach is not None:
         condition, attached_records = attach()
         conditions.append(condition)
     options = plan.options
     copied = None if options.copied_from is None else CopiedBatch.from_json(options.copied_from)
+    if plan.bucket is not None:
+        from kafkalog.streaming.commit.bucket_commit import commit_batch  # noqa: PLC0415
+
+        return commit_batch(
+            plan.bucket,
+            plan.commit_plan,
+            identity,
+            staged.runs,
+            conditions=conditions,
+            attached_records=attached_records,
+            copied=copied,
+        )
+    kept = remembered(AppenderCache)
     committer = Committer(
         plan.commit_plan,
         identity,

@@ -19,7 +19,9 @@ from pyspark.sql import functions as sf
 from kafkalog.checkpoints.broker import read_leader_epochs
 from kafkalog.checkpoints.commit_state import BatchChecksum, SourcePosition
 from kafkalog.checkpoints.committed import load_committed
+from kafkalog.files.objects import open_objects
 from kafkalog.files.paths import split_paths
+from kafkalog.files.storage import STORE
 from kafkalog.files.system import system
 from kafkalog.jobs.pipelines.continuation import HeldTopic, PlannedBatch, TargetState
 from kafkalog.streaming.commit.preserved_offsets import (
@@ -30,6 +32,7 @@ from kafkalog.streaming.commit.preserved_offsets import (
     origin_key,
     position_at,
 )
+from kafkalog.streaming.objects.bucket_store import bucket_of
 from kafkalog.streaming.source.subscription import Subscription
 from kafkalog.streaming.store.ends.tracker import LogEndTracker
 from kafkalog.streaming.store.log_dirs import LogDirs
@@ -42,6 +45,7 @@ if TYPE_CHECKING:
     from kafkalog.checkpoints.commit_state import PartitionState, TopicState
     from kafkalog.model import TopicPartition
     from kafkalog.streaming.log.log_dir import PartitionDirectory
+    from kafkalog.streaming.objects.bucket_store import BucketRoot
     from kafkalog.streaming.options.read_options import ReadOptions
 
 __all__ = [
@@ -120,10 +124,24 @@ class SourceLogs:
 
 
 def topics_of_target(path: str) -> dict[str, TopicState]:
-    """Return what the commit state of log directories says of their topics, by their names."""
+    """Return what the commit state of a target says of its topics, by their names.
+
+    Nothing of log directories, or of a log in an object store, that are yet to be made.
+    """
+    if (root := bucket_of([path])) is not None:
+        return _topics_in_bucket(root)
     folders = [Path(each) for each in split_paths(path) if Path(each).is_dir()]
     state = load_committed(folders).state if folders else None
     return {} if state is None else {topic.name: topic for topic in state.topics.values()}
+
+
+def _topics_in_bucket(root: BucketRoot) -> dict[str, TopicState]:
+    """Return the topics of a log in an object store as of now; none where no log is."""
+    if open_objects(root).get(STORE) is None:
+        return {}
+    store = root.open_store()
+    store.forget_listing()
+    return {topic.name: topic for topic in store.committed().topics.values()}
 
 
 def state_of_target(

@@ -32,10 +32,11 @@ if TYPE_CHECKING:
     from kafkalog.checkpoints.commit_state import CommitState, WriterState
     from kafkalog.streaming.commit.append import CommitPlan
     from kafkalog.streaming.commit.attached_records import AttachedRecords
+    from kafkalog.streaming.commit.preserved_offsets import CopiedBatch
     from kafkalog.streaming.commit.staging.staged_run import StagedRun
     from kafkalog.streaming.objects.bucket_log import BucketLog
     from kafkalog.streaming.objects.bucket_store import BucketRoot
-    from kafkalog.streaming.store.log_set import CommittedSet
+    from kafkalog.streaming.store.log_set import StateCondition
 
 __all__ = [
     "CommittedBucket",
@@ -54,8 +55,9 @@ def commit_batch(
     identity: BatchIdentity,
     runs: Sequence[StagedRun],
     *,
-    conditions: Sequence[Callable[[CommittedSet], None]] = (),
+    conditions: Sequence[StateCondition] = (),
     attached_records: Sequence[AttachedRecords] = (),
+    copied: CopiedBatch | None = None,
 ) -> Outcome:
     """Commit a batch of staged runs; one that is committed already is skipped.
 
@@ -66,28 +68,36 @@ def commit_batch(
         runs: what tasks have staged.
         conditions: what must hold of the state that the batch follows.
         attached_records: records of internal topics that are committed with it.
+        copied: what it copies, of a batch that does.
 
     Raises:
         UnknownOutcomeError: the store did not tell whether it is committed.
         BatchIdentityError, FencedWriterError: it is neither the next batch nor the last one again.
         CommitError: nothing of it is committed.
     """
+    if copied is not None:
+        copied.check_source()
+        conditions = [*conditions, copied.check_target]
     with root.writing() as log:
         asked_ms = root.options.delete_delay_ms or 0
         attached = _Attached(root, log, conditions, attached_records)
-        batch = _Batch(plan, identity, _within_limit(log, runs), attached, asked_ms)
+        batch = _Batch(plan, identity, _within_limit(log, runs), attached, copied, asked_ms)
         committed = log.commit(batch.propose)
         if committed is None:
             return Outcome(False, log.state.number, {})
     warn_unknown_query(identity, batch.known_writers, batch.known_topics)
     warn_many_writers(identity, batch.known_writers, batch.known_topics)
-    ends = {
-        TopicPartition(topic.name, number): partition.log_end
+    return Outcome(True, committed.number, _ends_of(committed, runs))
+
+
+def _ends_of(committed: BucketCommit, runs: Sequence[StagedRun]) -> dict[TopicPartition, int]:
+    written = {run.topic_partition for run in runs}
+    return {
+        key: partition.log_end
         for topic in committed.topics.values()
         for number, partition in topic.partitions.items()
-        if TopicPartition(topic.name, number) in {run.topic_partition for run in runs}
+        if (key := TopicPartition(topic.name, number)) in written
     }
-    return Outcome(True, committed.number, ends)
 
 
 class CommittedBucket:
@@ -126,7 +136,7 @@ class _Attached:
         self,
         root: BucketRoot,
         log: BucketLog,
-        conditions: Sequence[Callable[[CommittedSet], None]],
+        conditions: Sequence[StateCondition],
         records: Sequence[AttachedRecords],
     ) -> None:
         self._root = root
@@ -303,6 +313,7 @@ class _Batch:
     identity: BatchIdentity
     runs: Sequence[StagedRun]
     attached: _Attached
+    copied: CopiedBatch | None = None
     delay_ms: int = 0
     """How long objects are to be kept that no commit names; the log keeps the longest."""
     new_ids: dict[str, str] = field(default_factory=dict)
@@ -332,6 +343,7 @@ class _Batch:
             if names is not None and topic.name in names and key not in topics:
                 topics[key] = TopicState(topic.name, settings=topic.settings)
         topics, writers = self._noted(topics, identity, last)
+        topics = self._with_origins(state, topics)
         change = BucketCommit(
             topics=topics,
             writers=writers,
@@ -352,6 +364,23 @@ class _Batch:
         if identity.is_versioned:
             return note_versions(topics, identity, noted), {}
         return topics, {identity.writer: noted}
+
+    def _with_origins(
+        self, state: BucketState, topics: dict[str, TopicState]
+    ) -> dict[str, TopicState]:
+        """Note how far a batch that copies has come in its topics, those without rows too."""
+        if self.copied is None:
+            return topics
+        whole = {**state.topics, **topics}
+        for key, topic in topics.items():
+            if (known := state.topics.get(key)) is not None:
+                whole[key] = replace(topic, origins=known.origins)
+        noted = self.copied.note(whole, max(system.time_ns() // 1_000_000, 0))
+        for key, topic in noted.items():
+            if topic.origins != whole[key].origins:
+                base = topics.get(key, TopicState(topic.name, settings=topic.settings))
+                topics[key] = replace(base, origins=topic.origins)
+        return topics
 
     def _appended(
         self, state: BucketState, runs: Sequence[StagedRun]

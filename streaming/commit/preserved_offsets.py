@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 from kafkalog.checkpoints.commit_state import SourcePosition, TopicOrigin, TopicState
 from kafkalog.errors import CommitError, OptionError, RowError, UnknownTopicOrPartitionError
-from kafkalog.files.paths import split_paths
 from kafkalog.model import (
     MAX_OFFSET,
     NO_EPOCH,
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
     from kafkalog.streaming.log.history import Divergence
     from kafkalog.streaming.options.topic_settings import LogConfig
     from kafkalog.streaming.store.ends.tracker import LogEndTracker
-    from kafkalog.streaming.store.log_set import LogSet
+    from kafkalog.streaming.store.log_set import CommittedSet
     from kafkalog.streaming.store.topics import Topic
 
 
@@ -329,7 +328,7 @@ class CopiedBatch:
             for number, part in each.partitions.items()
         }
 
-    def check_target(self, log_set: LogSet) -> None:
+    def check_target(self, log_set: CommittedSet) -> None:
         """Refuse a target that is not as far as the batch was planned for: a commit's condition.
 
         Raises:
@@ -358,10 +357,11 @@ class CopiedBatch:
         if not self.path:
             return
         # not at import: only a copy looks at other logs than those that it appends to
+        from kafkalog.streaming.options.kinds import READABLE_PATHS  # noqa: PLC0415
         from kafkalog.streaming.store.ends.tracker import LogEndTracker  # noqa: PLC0415
 
         topics = {each.topic for each in self.topics}
-        watch = LogEndTracker(split_paths(self.path), lambda key: key.topic in topics)
+        watch = LogEndTracker(READABLE_PATHS.read(self.path), lambda key: key.topic in topics)
         watch.look()
         ids = watch.topic_ids()
         for each in self.topics:

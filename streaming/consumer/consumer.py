@@ -29,6 +29,8 @@ from kafkalog.errors import (
 )
 from kafkalog.files.closing import Closing
 from kafkalog.files.deferred_signals import Interrupted, shielded, shielded_step
+from kafkalog.files.remote_path import RemotePath
+from kafkalog.files.storage import RemoteRoot
 from kafkalog.files.system import system
 from kafkalog.model import TopicPartition, listed, validate_topic_name
 from kafkalog.streaming.consumer.consumer_options import check_callbacks, parse_options
@@ -36,6 +38,7 @@ from kafkalog.streaming.consumer.cursors import Cursors
 from kafkalog.streaming.consumer.fetching import Fetched, Fetcher, beginnings
 from kafkalog.streaming.groups.group_commits import GroupCommits
 from kafkalog.streaming.groups.liveness import LOOK_S
+from kafkalog.streaming.objects.bucket_store import BucketRoot
 from kafkalog.streaming.options.bridge import crosses_border
 from kafkalog.streaming.source.arguments import (
     group_name,
@@ -58,8 +61,7 @@ if TYPE_CHECKING:
     from kafkalog.streaming.groups.group_log import GroupState
     from kafkalog.streaming.groups.membership import GroupMember
     from kafkalog.streaming.source.arguments import OptionValues, Paths
-    from kafkalog.streaming.store.log_set import LogSet
-    from kafkalog.streaming.store.session import Condition
+    from kafkalog.streaming.store.log_set import CommittedSet, StateCondition
 
     Callback: TypeAlias = Callable[[list[TopicPartition]], object]
 
@@ -119,13 +121,12 @@ class Consumer(Closing):
     ) -> None:
         check_callbacks(on_assign=self._on_assign, on_revoke=self._on_revoke)
         self._options, self._read = parse_options(path, topics, options or {})
-        self._directories = [Path(os.path.realpath(p)) for p in existing(self._options.paths)]
+        self._directories = self._directories_of_set()
         self._commits = GroupCommits(self._directories, group_name(group_id), self._options.policy)
         self._topics = frozenset(topic_names(topics))
         for topic in self._topics:  # no such topic ever comes
             validate_topic_name(topic)
         self._fetcher = Fetcher(self._read)
-        ensure_set(self._options.paths, self._options.policy)
         self._process = system.process_id()
         self._cursors = Cursors()
         self._member: GroupMember | None = None
@@ -148,6 +149,21 @@ class Consumer(Closing):
         """Whether an append failed: what it was about is returned again."""
         self._is_unsure = False
         """Whether a commit failed, which may have been published after all."""
+
+    def _directories_of_set(self) -> list[Path]:
+        """Return the log directories, or the root of a log in an object store, which is made."""
+        place = self._read.paths[0]
+        if not isinstance(place, RemoteRoot):
+            ensure_set(self._options.paths, self._options.policy)
+            return [Path(os.path.realpath(p)) for p in existing(self._options.paths)]
+        if self._options.flush != "commit":
+            raise OptionError(
+                f"option 'flush' is {self._options.flush}, and a log in an object store takes "
+                "commit only"
+            )
+        root = BucketRoot.of(place)
+        with root.writing():
+            return [root.open_store().root]
 
     @property
     def assignment(self) -> list[TopicPartition]:
@@ -332,14 +348,14 @@ class Consumer(Closing):
     @contextmanager
     def publishing(
         self, directories: Sequence[Path]
-    ) -> Iterator[Callable[[], tuple[Condition, Sequence[AttachedRecords]]]]:
+    ) -> Iterator[Callable[[], tuple[StateCondition, Sequence[AttachedRecords]]]]:
         """Let an append publish the group's positions with its rows; for :func:`kafkalog.append`.
 
         Gives a function that returns the condition and the attached records of the commit.
         """
         self._check_usable()
         self._settle()
-        if {Path(os.path.realpath(each)) for each in directories} != {*self._directories}:
+        if {*map(_real_path, directories)} != {*map(_real_path, self._directories)}:
             raise OptionError(
                 f"rows for {', '.join(map(str, directories))} cannot be committed with positions "
                 f"of a group in {', '.join(map(str, self._directories))}: it is not the same set "
@@ -347,7 +363,7 @@ class Consumer(Closing):
             )
         moves: Mapping[TopicPartition, Move] = {}
 
-        def attach() -> tuple[Condition, Sequence[AttachedRecords]]:
+        def attach() -> tuple[StateCondition, Sequence[AttachedRecords]]:
             nonlocal moves
             moves = self._moves()
             return self._attach(moves)
@@ -377,7 +393,7 @@ class Consumer(Closing):
 
     def _attach(
         self, moves: Mapping[TopicPartition, Move]
-    ) -> tuple[Condition, Sequence[AttachedRecords]]:
+    ) -> tuple[StateCondition, Sequence[AttachedRecords]]:
         group = self._commits.group
         if self._member is None:
             return _refusing(f"the Consumer of group {group!r} has not polled yet"), ()
@@ -576,10 +592,16 @@ class Consumer(Closing):
             raise KafkaLogError(f"the Consumer of group {group!r} is closed")
 
 
-def _refusing(text: str) -> Condition:
+def _real_path(directory: Path) -> str:
+    """Return what tells a directory, or a log in an object store, from others."""
+    is_remote = isinstance(directory, RemotePath)
+    return str(directory) if is_remote else os.path.realpath(directory)
+
+
+def _refusing(text: str) -> StateCondition:
     """Return a condition of a commit that never holds."""
 
-    def refuse(_: LogSet) -> None:
+    def refuse(_: CommittedSet) -> None:
         raise FencedMemberError(text)
 
     return refuse

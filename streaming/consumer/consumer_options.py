@@ -20,13 +20,13 @@ from kafkalog.streaming.options.declaring import (
 from kafkalog.streaming.options.kinds import (
     BOOLEAN,
     DURATION_MS,
-    PATHS,
     TEXT,
+    WRITABLE_PATHS,
     Kind,
     choice,
     duration_ms,
 )
-from kafkalog.streaming.options.read_options import ReadOptions
+from kafkalog.streaming.options.read_options import ReadOptions, StoreOptions
 from kafkalog.streaming.source.arguments import joined, texts, topic_names
 from kafkalog.streaming.store.policy import SetPolicy
 
@@ -54,8 +54,8 @@ _OF_SOURCE: Final = frozenset(
         *("startingoffsetsbytimestampstrategy", "splitbytes", "maxdecompressedbytes"),
         *("fetchoffset.numretries", "fetchoffset.retryintervalms"),
     }
-)
-"""What of the source's options a Consumer takes."""
+) | {each.name.lower() for each in options_of(StoreOptions)}
+"""What of the source's options a Consumer takes, those of a store too."""
 
 
 _LONGEST_NAME: Final = 249
@@ -78,7 +78,11 @@ class ConsumerOptions(Options):
 
     RULES: ClassVar[Rules] = Rules()
 
-    paths: tuple[str, ...] = option("path", PATHS, doc="the log directories of the set")
+    paths: tuple[str, ...] = option(
+        "path",
+        WRITABLE_PATHS,
+        doc="the log directories of the set, or the URI of a log in a bucket",
+    )
     session_timeout_ms: int = option(
         "kafka.session.timeout.ms",
         duration_ms(minimum=1, maximum=2**31 - 1),

@@ -17,7 +17,12 @@ from kafkalog.files.system import system
 from kafkalog.model import said_there
 from kafkalog.streaming.groups.group_commits import GroupCommits, encode_record
 from kafkalog.streaming.groups.liveness import LOOK_S, Watch
-from kafkalog.streaming.groups.member_files import MemberFolder, remove_member, sign_name
+from kafkalog.streaming.groups.member_files import (
+    MemberFolder,
+    MemberObjects,
+    remove_member,
+    sign_name,
+)
 from kafkalog.streaming.groups.planned_commit import remove_plans
 from kafkalog.streaming.groups.rebalance import GroupRecord
 from kafkalog.streaming.objects.bucket_store import bucket_of
@@ -105,7 +110,7 @@ def delete_group(
     if not dry_run:
         positions = dict.fromkeys((*state.positions, *state.outdated))
         _publish(commits, state, positions, is_forgotten=True)
-        if not commits.is_in_bucket:
+        if commits.bucket is None:
             remove_plans(commits.folder(), group)
     return [Changed(key, before, None) for key, before in sorted(state.positions.items())]
 
@@ -140,10 +145,11 @@ def _publish(
     if is_forgotten:
         records += [(key, None) for key in sorted(state.newer_keys)]
     commits.change(state.record, positions, records)
-    if commits.is_in_bucket:
-        return
     for member in state.record.members:
-        remove_member(commits.folder(), commits.group, member)
+        if commits.bucket is None:
+            remove_member(commits.folder(), commits.group, member)
+        else:
+            MemberObjects(commits.bucket, commits.group, 0).remove(member)
 
 
 def _when_empty(commits: GroupCommits, *, dry_run: bool) -> GroupState:
@@ -152,9 +158,7 @@ def _when_empty(commits: GroupCommits, *, dry_run: bool) -> GroupState:
     Raises:
         OptionError: one does.
     """
-    if commits.is_in_bucket:
-        return commits.look()
-    folder = MemberFolder(commits.folder(), commits.group)
+    folder = _members(commits)
     watch = Watch(commits.group, longest_step_s=_LONGEST_STEP_S)
     seen: dict[str, int] = {}
     while True:
@@ -175,6 +179,12 @@ def _when_empty(commits: GroupCommits, *, dry_run: bool) -> GroupState:
             _tell_wait(commits.group, state, present, dry_run=dry_run)
         seen |= counters
         system.sleep(LOOK_S)
+
+
+def _members(commits: GroupCommits) -> MemberFolder | MemberObjects:
+    if commits.bucket is None:
+        return MemberFolder(commits.folder(), commits.group)
+    return MemberObjects(commits.bucket, commits.group, _LONGEST_STEP_S)
 
 
 def _tell_wait(group: str, state: GroupState, present: Collection[str], *, dry_run: bool) -> None:

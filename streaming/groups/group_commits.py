@@ -202,9 +202,9 @@ class GroupCommits:
         self._counts: dict[str, int] | None = None
 
     @property
-    def is_in_bucket(self) -> bool:
-        """Whether the group is kept in a log in an object store."""
-        return self._bucket is not None
+    def bucket(self) -> BucketRoot | None:
+        """The log in an object store in which the group is kept; None in directories."""
+        return self._bucket
 
     def another(self) -> GroupCommits:
         """Return one more, for another thread."""

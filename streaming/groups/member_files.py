@@ -18,6 +18,11 @@ member that wakes up late finds that others have removed it, and does not rise f
 reader may find a text that is half written. It takes that for no news, and looks again.
 
 Nothing here is durable or needs to be: after a loss of power no member lives.
+
+In a log in an object store an object takes the place of the file: ``groups/<group>/<member>-<number
+of the text>``. It is the text, and spaces behind it: as many as a heartbeat has given it, which is
+one PUT. Whoever watches lists names and sizes, and gets a text once. Both are done at a third of
+the session time-out; beside that, what a member says, and what the log shows, make it look at once.
 """
 
 from __future__ import annotations
@@ -44,6 +49,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from kafkalog.streaming.objects.bucket_store import BucketRoot
 
 __all__ = [
     "EXPIRY_NOTE",
@@ -53,6 +59,8 @@ __all__ = [
     "PLAN_PREFIX",
     "MemberFile",
     "MemberFolder",
+    "MemberObject",
+    "MemberObjects",
     "Sign",
     "remove_member",
     "sign_name",
@@ -84,6 +92,7 @@ PLAN_PREFIX: Final = ".kafkalog.groupplan."
 _COUNTER: Final = struct.Struct(">q")
 _HEAD: Final = struct.Struct(">qII")
 _MOST_BYTES: Final = 64 << 20
+_MOST_SPACES: Final = 64
 _LONGEST_NAME: Final = 2**15 - 1
 _LARGEST: Final = 2**31 - 1
 """A record has no place for more: a group in which somebody says so could decide nothing."""
@@ -168,11 +177,14 @@ class MemberFile:
         try:
             return open_regular(self._path, os.O_RDWR)
         except FileNotFoundError:
-            raise FencedMemberError(
-                f"group {self._group!r} has gone on without member {self._member!r}, which was "
-                "not heard of for its session time-out, or whose group.instance.id another "
-                "process has taken: join again"
-            ) from None
+            raise _fenced(self._group, self._member) from None
+
+
+def _fenced(group: str, member: str) -> FencedMemberError:
+    return FencedMemberError(
+        f"group {group!r} has gone on without member {member!r}, which was not heard of for its "
+        "session time-out, or whose group.instance.id another process has taken: join again"
+    )
 
 
 class MemberFolder:
@@ -186,6 +198,9 @@ class MemberFolder:
         self._group = group
         self._names = Watched([folder], self._list)
         self._texts: dict[str, tuple[bytes, Sign]] = {}
+
+    def look_again(self) -> None:
+        """Have the next :meth:`read` look, which each does here."""
 
     def read(self) -> dict[str, Sign]:
         """Return what is there, by :func:`sign_name`.
@@ -224,6 +239,162 @@ class MemberFolder:
     def _sign(self, counter: int, text: bytes, size: int, checksum: int) -> Sign:
         is_whole = len(text) == size and crc32c(text) == checksum
         return _parsed(counter, text, self._group) if is_whole else Sign(counter)
+
+
+class MemberObjects:
+    """The objects of a group's members in a log in an object store. Threads may share it.
+
+    They are listed once in ``interval_s``, or in a third of a member's session time-out if that is
+    shorter; and at once when something has changed.
+    """
+
+    def __init__(self, root: BucketRoot, group: str, interval_s: float) -> None:
+        store = root.open_store()
+        log_id = store.committed().set_id
+        self.objects = store.objects
+        self.folder = f"_kafkalog/{log_id}/groups/{staging_hash(group)}"
+        self.group = group
+        self.names: dict[str, str] = {}
+        """The names of objects by the hashes of members, as of the last listing."""
+        self.begun = self.ended = 0
+        """How many listings have begun, and which of them was the last to end."""
+        self._interval_s = interval_s
+        self._due_s = -float("inf")
+        self._signs: dict[str, Sign] = {}
+        """By the names of objects."""
+        self._mutex = system.lock()
+
+    def look_again(self) -> None:
+        """Have the next :meth:`read` list the names."""
+        self._due_s = -float("inf")
+
+    def read(self) -> dict[str, Sign]:
+        """Return what is there, as of a moment ago; as :meth:`MemberFolder.read`.
+
+        Raises:
+            LogDirectoryError: the store fails.
+        """
+        with self._mutex:
+            if system.monotonic() >= self._due_s:
+                self._due_s = float("inf")  # unless it is asked for again meanwhile
+                begun_s = system.monotonic()
+                try:
+                    self._list()
+                except BaseException:
+                    self.look_again()
+                    raise
+                self._due_s = min(self._due_s, begun_s + self._shortest_s())
+            return {
+                f"{_prefix(self.group)}{member}": self._signs[name]
+                for member, name in self.names.items()
+            }
+
+    def _shortest_s(self) -> float:
+        """Return after how long to look: so that no living member seems to stand still."""
+        said = [sign.presence for sign in self._signs.values() if sign.presence is not None]
+        thirds = [each.settings.session_timeout_ms / 3000 for each in said]
+        return min([self._interval_s, *thirds])
+
+    def _list(self) -> None:
+        self.begun += 1
+        number = self.begun
+        listed = self.objects.list_after(self.folder)
+        # of a member that says something else both objects may be there: the later one counts
+        self.names = {entry.name.partition("-")[0]: entry.name for entry in listed}
+        sizes = {entry.name: entry.size for entry in listed}
+        self._signs = {name: self._sign(name, sizes[name]) for name in self.names.values()}
+        self.ended = number
+
+    def _sign(self, name: str, size: int) -> Sign:
+        """Return the sign in an object, whose size is the counter; the text is known, or got."""
+        known = self._signs.get(name)
+        if known is not None and known.member is not None:
+            return known._replace(counter=size)
+        data = self.objects.get(f"{self.folder}/{name}")
+        sign = Sign(size) if data is None else _parsed(size, data, self.group)
+        is_own = sign.member is not None and name.startswith(f"{staging_hash(sign.member)}-")
+        return sign if is_own else Sign(size)
+
+    def remove(self, member: str) -> None:
+        """Take away the objects of a member that the group goes on without.
+
+        Raises:
+            LogDirectoryError: the store fails.
+        """
+        name = staging_hash(member)
+        there = [entry.name for entry in self.objects.list_after(self.folder)]
+        self.objects.delete([f"{self.folder}/{e}" for e in there if e.startswith(f"{name}-")])
+        self.look_again()
+
+
+class MemberObject:
+    """A member's own object; as :class:`MemberFile`."""
+
+    def __init__(self, others: MemberObjects, member: str) -> None:
+        self._others = others
+        self._member = member
+        self._name = ""
+        self._number = self._beats = 0
+        self._text = b""
+        self._seen_from = 0
+        self._is_removed = False
+        self._mutex = system.lock()
+
+    def create(self, presence: Presence) -> None:
+        """Make the object: the member wants to join.
+
+        Raises:
+            LogDirectoryError: it cannot be made.
+        """
+        with self._mutex:
+            self._put(presence)
+
+    def beat(self) -> None:
+        """Say that the member lives.
+
+        Raises:
+            FencedMemberError: others have removed the object: the group went on without the member.
+            LogDirectoryError: it cannot be written.
+        """
+        with self._mutex:
+            self._check()
+            self._put(None)
+
+    def say(self, presence: Presence) -> None:
+        """Say something else; that the member lives, too.
+
+        Raises:
+            FencedMemberError, LogDirectoryError: as :meth:`beat`.
+        """
+        with self._mutex:
+            self._check()
+            self._put(presence)
+
+    def remove(self) -> None:
+        """Take the object away: the member has left."""
+        with self._mutex:
+            self._is_removed = True
+            self._others.remove(self._member)
+
+    def _check(self) -> None:
+        others = self._others
+        is_listed = staging_hash(self._member) in others.names
+        if self._is_removed or (others.ended > self._seen_from and not is_listed):
+            raise _fenced(others.group, self._member)
+
+    def _put(self, presence: Presence | None) -> None:
+        others, before = self._others, self._name
+        if presence is not None:
+            self._number += 1
+            self._name = f"{staging_hash(self._member)}-{self._number:020}"
+            self._text = _text(others.group, self._member, presence)
+        self._beats = (self._beats + 1) % _MOST_SPACES
+        others.objects.put(f"{others.folder}/{self._name}", self._text + b" " * self._beats)
+        self._seen_from = others.begun
+        if before and presence is not None:
+            others.objects.delete([f"{others.folder}/{before}"])
+        if presence is not None:
+            others.look_again()
 
 
 def remove_member(folder: Path, group: str, member: str) -> None:

@@ -23,7 +23,7 @@ leaves; one with a ``group.instance.id`` only falls silent, as Kafka's.
 from __future__ import annotations
 
 import logging
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Self
 
@@ -37,6 +37,8 @@ from kafkalog.streaming.groups.member_files import (
     INSTANCE_LOCK_PREFIX,
     MemberFile,
     MemberFolder,
+    MemberObject,
+    MemberObjects,
     remove_member,
 )
 from kafkalog.streaming.groups.rebalance import Presence, next_record
@@ -132,6 +134,90 @@ class InstanceLock(_FileLock):
 
 
 # ----------------------------------------------------------------------------------------------
+# Where the members of a group say that they live: in a folder, or in a log in an object store.
+
+
+class _InFolder:
+    """Files in the directory of the set's first member id."""
+
+    def __init__(self, commits: GroupCommits, session_timeout_ms: int) -> None:
+        del session_timeout_ms
+        self._folder = commits.folder()
+        self._group = commits.group
+
+    def beats_every_s(self, heartbeat_interval_ms: int) -> float:
+        return heartbeat_interval_ms / 1000
+
+    def file(self, member: str) -> MemberFile | MemberObject:
+        return MemberFile(self._folder, self._group, member)
+
+    def reader(self) -> MemberFolder | MemberObjects:
+        return MemberFolder(self._folder, self._group)
+
+    def remove(self, member: str) -> None:
+        remove_member(self._folder, self._group, member)
+
+    def lock(self) -> GroupLock | _NoLock:
+        return GroupLock(self._folder, self._group)
+
+    def is_left_by(self, commits: GroupCommits) -> bool:
+        return commits.is_elsewhere(self._folder)
+
+    def check_no_broker(self) -> None:
+        check_no_broker(self._folder, timeout_ms=0)
+
+    def seems_held_by_broker(self) -> bool:
+        return seems_held_by_broker(self._folder)
+
+    def __str__(self) -> str:
+        return str(self._folder)
+
+
+class _InBucket(_InFolder):
+    """Objects beside the commits. There are no locks: of two that decide one does by its commit."""
+
+    def __init__(self, commits: GroupCommits, session_timeout_ms: int) -> None:
+        assert commits.bucket is not None  # noqa: S101 - who makes it has looked
+        self._third_s = session_timeout_ms / 3000
+        self._objects = MemberObjects(commits.bucket, commits.group, self._third_s)
+
+    def beats_every_s(self, heartbeat_interval_ms: int) -> float:
+        return max(heartbeat_interval_ms / 1000, self._third_s)
+
+    def file(self, member: str) -> MemberFile | MemberObject:
+        return MemberObject(self._objects, member)
+
+    def reader(self) -> MemberFolder | MemberObjects:
+        return self._objects
+
+    def remove(self, member: str) -> None:
+        self._objects.remove(member)
+
+    def lock(self) -> _NoLock:
+        return _NoLock()
+
+    def is_left_by(self, commits: GroupCommits) -> bool:
+        del commits
+        return False
+
+    def check_no_broker(self) -> None:
+        """No broker gets a bucket."""
+
+    def seems_held_by_broker(self) -> bool:
+        return False
+
+    def __str__(self) -> str:
+        return self._objects.folder
+
+
+class _NoLock(AbstractContextManager["_NoLock"]):
+    is_held = True
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+
+# ----------------------------------------------------------------------------------------------
 
 _MOST_WAITS: Final = 10
 """How often a member that leaves looks whether that was decided."""
@@ -150,6 +236,10 @@ class GroupMember:
     _looked_s = -_SPARED_S
     _waits_since_s: float | None = None
     """Since when somebody else has had the group's lock, and nothing was decided."""
+    _read_for: GroupRecord | None = None
+    """The record for which the files of members were read last."""
+    _forsaken: frozenset[str] = frozenset()
+    """Who says that it was a member, and is none."""
     _nothing_follows: tuple[object, ...] = ()
     """Of what it was found last that no generation follows from it."""
 
@@ -169,22 +259,22 @@ class GroupMember:
             commits: of the group.
             settings: of the member.
             strategy: how it wants partitions to be assigned.
-            beginnings_of: where the group begins in partitions in which it has no position: in
-                those that it begins with, and in those that have come later.
+            beginnings_of: where it begins in partitions without a position: first and later ones.
             heartbeat_interval_ms: how often the member says that it lives.
             max_poll_interval_ms: for how long its owner may ask for nothing.
         """
         self._commits = commits
         self._beginnings_of = beginnings_of
-        self._interval_s = heartbeat_interval_ms / 1000
+        in_folder = commits.bucket is None
+        self._place = (_InFolder if in_folder else _InBucket)(commits, settings.session_timeout_ms)
+        self._interval_s = self._place.beats_every_s(heartbeat_interval_ms)
         self._longest_s = max_poll_interval_ms / 1000
         self.member_id = f"{settings.instance or settings.client_id}-{system.random_id()}"
-        self._folder = commits.folder()
-        self._file = MemberFile(self._folder, commits.group, self.member_id)
-        self._members = MemberFolder(self._folder, commits.group)
+        self._file = self._place.file(self.member_id)
+        self._members = self._place.reader()
         self._watch = Watch(commits.group, longest_step_s=self._interval_s)
         self._watching = system.lock()
-        self._of_thread = commits.another(), MemberFolder(self._folder, commits.group)
+        self._of_thread = commits.another(), self._place.reader()
         self._begun_anew: tuple[GroupState | None, frozenset[TopicPartition]] = None, frozenset()
         """What is to be given anew, as of a state."""
         self._presence = Presence(settings, strategy)
@@ -218,7 +308,7 @@ class GroupMember:
             OSError: that cannot be written.
         """
         with self._fenced_elsewhere():
-            check_no_broker(self._folder, timeout_ms=0)
+            self._place.check_no_broker()
             self._remove_predecessors()
             self._file.create(self._presence)
 
@@ -236,7 +326,7 @@ class GroupMember:
             if member is None or said is None or member in known:
                 continue
             if said.settings.instance == instance:
-                remove_member(self._folder, self._commits.group, member)
+                self._place.remove(member)
 
     def start_heartbeats(self, act: Callable[[], object] | None = None) -> None:
         """Start the thread that looks until :meth:`fall_silent`; it does :meth:`beat`, or ``act``.
@@ -306,10 +396,10 @@ class GroupMember:
         return state
 
     def _check_place(self) -> None:
-        if self._commits.is_elsewhere(self._folder):
+        if self._place.is_left_by(self._commits):
             raise FencedMemberError(
                 f"the files of the members of group {self._commits.group!r} are not in "
-                f"{self._folder} any more: a node of the set has gone, or is back. Join again"
+                f"{self._place} any more: a node of the set has gone, or is back. Join again"
             )
 
     @contextmanager
@@ -415,20 +505,20 @@ class GroupMember:
         now_s = system.monotonic()
         if now_s - self._beat_s >= self._interval_s:
             self._beat_s = now_s
-            if not seems_held_by_broker(self._folder):
+            if not self._place.seems_held_by_broker():
                 self._file.beat()
 
     @shielded_part
     def _decide(self) -> None:
         """Publish what follows now, unless somebody else is about to."""
-        with GroupLock(self._folder, self._commits.group) as lock:
+        with self._place.lock() as lock:
             if not lock.is_held and not self._has_waited():
                 return
             state = self._commits.look()
             found = self._following(state)
             if found is None:
                 return
-            gone = state.record.members.keys() - found.members.keys()
+            gone = (state.record.members.keys() | self._forsaken) - found.members.keys()
             assigned = [key for member in found.members.values() for key in member.assigned]
             new = [key for key in assigned if key not in state.positions]
             topic_ids = self._commits.topic_ids(new)
@@ -439,7 +529,7 @@ class GroupMember:
                 state.record, found, beginnings, stands, topic_ids, forgotten=forgotten
             ):
                 for member in gone:
-                    remove_member(self._folder, self._commits.group, member)
+                    self._place.remove(member)
 
     def _has_waited(self) -> bool:
         """Return whether who has the group's lock stands still: it was about to decide long ago."""
@@ -473,13 +563,25 @@ class GroupMember:
         return self._begun_anew[1]
 
     def _read_members(
-        self, members: MemberFolder, record: GroupRecord
+        self, members: MemberFolder | MemberObjects, record: GroupRecord
     ) -> tuple[dict[str, Sign], dict[str, Presence]]:
-        """Return the files of all members, and of those that live what they say."""
+        """Return the files of all members, and of those that live what they say.
+
+        Who was a member, and is none by the record, is not let in by what it says in its sleep.
+        """
         self._looked_s = system.monotonic()
         with self._watching:
+            if record != self._read_for:
+                self._read_for = record
+                members.look_again()
             signs = members.read()
-            return signs, self._watch.look(system.monotonic(), signs, record)
+            present = self._watch.look(system.monotonic(), signs, record)
+        self._forsaken = frozenset(
+            member
+            for member, said in present.items()
+            if said.generation != NO_GENERATION and member not in record.members
+        )
+        return signs, {key: each for key, each in present.items() if key not in self._forsaken}
 
     def _beginnings(self, new: Partitions, state: GroupState) -> Mapping[TopicPartition, int]:
         """Return where the group begins in partitions that nobody had before.

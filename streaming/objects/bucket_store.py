@@ -253,7 +253,7 @@ class BucketStore:
 
     def __init__(self, place: BucketRoot | RemoteRoot, objects: Objects) -> None:
         self._place = place
-        self._objects = objects
+        self.objects = objects
         self._log: BucketLog | None = None
         self._using = system.lock()
         """Held by whoever asks the log, or adds to it."""
@@ -323,7 +323,7 @@ class BucketStore:
         """Lend the log; see :meth:`BucketRoot.writing`."""
         with self._using:
             if self._log is None:
-                self._log = BucketLog.create(self._objects)
+                self._log = BucketLog.create(self.objects)
             self._lent_to = threading.get_ident()
             try:
                 yield self._log
@@ -362,7 +362,7 @@ class BucketStore:
     def _look(self) -> None:
         """Follow the log, and show what is new."""
         if self._log is None:
-            self._log = BucketLog.open(self._objects)
+            self._log = BucketLog.open(self.objects)
             if self._log is None:
                 raise LogDirectoryError(f"{self._place} holds no log of kafkalog")
         self._show(self._log.follow())
@@ -537,7 +537,7 @@ class BucketStore:
         return b"".join(parts)
 
     def _read_index(self, index: _SealedIndex, position: int, size: int) -> bytes:
-        data = self._objects.get_range(index.path, position, min(size, index.size - position))
+        data = self.objects.get_range(index.path, position, min(size, index.size - position))
         if data is None:
             raise FileNotFoundError(f"{self._place}/{index.path}: there is no such object")
         return data
@@ -563,7 +563,7 @@ class BucketStore:
 
     def _range_of(self, extent: Extent, log_id: str, start: int, end: int) -> bytes:
         path = object_path(log_id, extent.object)
-        found = self._objects.get_range(path, start, end - start)
+        found = self.objects.get_range(path, start, end - start)
         if found is None:
             raise self._gone(extent, log_id)
         return found
@@ -592,7 +592,7 @@ class BucketStore:
         name = f"_kafkalog/{log_id}/{extent.object}"
         first = together[0].position
         size = together[-1].position + together[-1].size - first
-        stored = self._objects.get_range(name, first, size)
+        stored = self.objects.get_range(name, first, size)
         if stored is None:
             raise self._gone(extent, log_id)
         for each in together:

@@ -427,7 +427,6 @@ class WriteOptions(ReplicaOptions):
             ("message.format", self.message_format or "v2", "v2"),
             ("flush", self.flush, "commit"),
             ("preserveOffsets", self.preserve_offsets, False),
-            ("copiedFrom", self.copied_from, None),
             ("replication.factor", self.replication_factor or 1, 1),
             ("kafka.group.id", self.group and self.group_id, None),
         ):

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from kafkalog.model import TopicPartition
     from kafkalog.streaming.commit.attached_records import AttachedRecords
-    from kafkalog.streaming.commit.preserved_offsets import CopiedEnd
+    from kafkalog.streaming.commit.preserved_offsets import CopiedBatch, CopiedEnd
     from kafkalog.streaming.commit.staging.staged_run import StagedRun, TaskOutput
     from kafkalog.streaming.groups.planned_commit import Planned
     from kafkalog.streaming.store.session import Condition
@@ -276,10 +276,10 @@ class LogBatchWriter(DataSourceArrowWriter):
         show_warnings()
         outputs, given = _outputs(messages), self._plan.options
         identity = with_digests(self._identity, outputs, given.topic)
-        if self._plan.bucket is not None:
-            _commit_in_bucket(self._plan, identity, outputs)
-            return
         copied = None if given.copied_from is None else CopiedBatch.from_json(given.copied_from)
+        if self._plan.bucket is not None:
+            _commit_in_bucket(self._plan, identity, outputs, copied=copied)
+            return
         ends = copied.ends if copied is not None and given.preserve_ends else None
         committer = Committer(self._plan.commit_plan, identity, ends=ends, copied=copied)
         committer.commit(_runs(outputs))
@@ -341,13 +341,14 @@ def _commit_in_bucket(
     identity: BatchIdentity,
     outputs: Sequence[TaskOutput],
     checkpoint: QueryCheckpoint | None = None,
+    copied: CopiedBatch | None = None,
 ) -> None:
     from kafkalog.streaming.commit.bucket_commit import commit_batch  # noqa: PLC0415
 
     assert plan.bucket is not None  # noqa: S101 - who calls it has looked
     if checkpoint is not None:
         checkpoint.sync(identity.batch_id)
-    commit_batch(plan.bucket, plan.commit_plan, identity, _runs(outputs))
+    commit_batch(plan.bucket, plan.commit_plan, identity, _runs(outputs), copied=copied)
     freeze_planner()
 
 

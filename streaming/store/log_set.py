@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from kafkalog.streaming.store.nodes import Node
 
 
-__all__ = ["CommittedSet", "Condition", "LogSet", "publish_guarded"]
+__all__ = ["CommittedSet", "Condition", "LogSet", "StateCondition", "publish_guarded"]
 
 
 def _of_a_look() -> None:
@@ -198,6 +198,10 @@ class CommittedSet(Protocol):
     def partitions(self) -> Mapping[TopicPartition, PartitionDirectory]:
         """Find the partitions, in order."""
         ...
+
+
+StateCondition = Callable[[CommittedSet], None]
+"""A condition that also a log in an object store can be asked for."""
 
 
 # ----------------------------------------------------------------------------------------------

@@ -92,7 +92,7 @@ class Objects(Protocol):
         ...
 
     def put(self, name: str, data: bytes) -> None:
-        """Put an object whose name nobody else uses."""
+        """Put an object whose name nobody else uses, in the place of an earlier one."""
         ...
 
     def put_pieces(self, name: str, pieces: Callable[[], Iterable[bytes]]) -> None:
@@ -352,6 +352,8 @@ def _connect(place: RemoteRoot) -> Any:  # noqa: ANN401
 
     options = place.options.found_here()
     uri = urlsplit(place.uri_here())
+    if uri.scheme in {"s3", "s3a"}:
+        options = options.with_endpoint_of_environment()
     bucket, prefix = uri.netloc.rpartition("@")[2], uri.path.strip("/")
     shared: dict[str, Any] = {
         "client_options": _client_config(options),
@@ -499,6 +501,18 @@ class FolderObjects:
 
     def create(self, name: str, data: bytes) -> Creation:
         """See :meth:`Objects.create`."""
+        path, written = self._path(name), self._written(name, data)
+        try:
+            os.link(written, path)
+        except FileExistsError:
+            return Creation.TAKEN
+        finally:
+            written.unlink()
+        fsync_directory(path.parent)
+        return Creation.CREATED
+
+    def _written(self, name: str, data: bytes) -> Path:
+        """Return a durable file beside the place of an object."""
         path = self._path(name)
         path.parent.mkdir(parents=True, exist_ok=True)
         written = path.parent / f".{system.random_id().hex}.tmp"
@@ -507,18 +521,15 @@ class FolderObjects:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
-            try:
-                os.link(written, path)
-            except FileExistsError:
-                return Creation.TAKEN
-        finally:
+        except BaseException:
             written.unlink(missing_ok=True)
-        fsync_directory(path.parent)
-        return Creation.CREATED
+            raise
+        return written
 
     def put(self, name: str, data: bytes) -> None:
         """See :meth:`Objects.put`."""
-        self.create(name, data)
+        self._written(name, data).replace(self._path(name))
+        fsync_directory(self._path(name).parent)
 
     def put_pieces(self, name: str, pieces: Callable[[], Iterable[bytes]]) -> None:
         """See :meth:`Objects.put_pieces`."""

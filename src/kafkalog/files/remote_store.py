@@ -327,7 +327,7 @@ def _connect(root: RemoteRoot) -> tuple[pafs.FileSystem, str]:
 
 
 def _s3(root: RemoteRoot) -> pafs.FileSystem:
-    options = root.options.found_here()
+    options = root.options.found_here().with_endpoint_of_environment()
     protocol, _, endpoint = (options.endpoint or "").rpartition("://")
     seconds = options.timeout_ms / 1000
     if options.role_arn and options.access_key:

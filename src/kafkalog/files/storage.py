@@ -255,6 +255,12 @@ class StorageOptions:
             here = replace(here, account_key=None)
         return here
 
+    def with_endpoint_of_environment(self) -> StorageOptions:
+        """Return the options with the endpoint of S3 that AWS' own tools find, if none is given."""
+        named = (os.environ.get(f"AWS_ENDPOINT_URL{suffix}") for suffix in ("_S3", ""))
+        found = next(filter(None, named), None)
+        return self if self.endpoint or not found else replace(self, endpoint=found)
+
     @property
     def advice_elsewhere(self) -> str:
         """What to do where the store refuses, and keys were given on another machine alone."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+import time
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
@@ -11,12 +12,21 @@ from tests.support.bucket_model import without_rests
 from typer.testing import CliRunner
 
 import kafkalog
-from kafkalog.errors import LogDirectoryError, OffsetOutOfRangeError, OptionError
+from kafkalog.errors import (
+    FencedMemberError,
+    LogDirectoryError,
+    OffsetOutOfRangeError,
+    OptionError,
+    UnknownTopicOrPartitionError,
+)
 from kafkalog.files.objects import FolderObjects
+from kafkalog.files.system import system
 from kafkalog.jobs.cli.app import app
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.groups.administration import delete_group, reset_group
 from kafkalog.streaming.groups.group_commits import GroupCommits
+from kafkalog.streaming.groups.member_files import MemberObject, MemberObjects
+from kafkalog.streaming.groups.rebalance import GroupRecord, MemberSettings, Presence
 from kafkalog.streaming.objects import bucket_store
 from kafkalog.streaming.objects.bucket_store import bucket_of
 from kafkalog.streaming.sink.group_writer import GroupWriter
@@ -26,7 +36,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
-NOW = {"storage.pollInterval": "0"}
+NOW = {"storage.pollInterval": "10"}
 
 
 @pytest.fixture
@@ -138,3 +148,171 @@ def test_positions_are_written_to_no_log_that_is_not_there(
     with pytest.raises(LogDirectoryError, match="holds no log"):
         reset_group(["s3a://bucket/empty"], "g", {T0: 1})
     assert not (tmp_path / "empty").exists()
+
+
+# Members
+
+
+def consumer(place: str, **options: Any) -> kafkalog.Consumer:
+    given = {"startingOffsets": "earliest", "kafka.heartbeat.interval.ms": 100, **NOW, **options}
+    return kafkalog.Consumer(place, "g", "t", options=given)
+
+
+def say_often(member: kafkalog.Consumer) -> None:
+    """Let a member say ten times a second that it lives, and not once in 15 s."""
+    assert member._member is not None
+    member._member._interval_s = 0.1
+
+
+def values(batch: pa.RecordBatch | None) -> list[int]:
+    return [] if batch is None else [int(value) for value in batch["value"].to_pylist()]
+
+
+def poll_on(member: kafkalog.Consumer) -> None:
+    while True:
+        member.poll(0.2)
+
+
+def share_out(*members: kafkalog.Consumer) -> None:
+    """Let members poll until each has a partition."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        for member in members:
+            member.poll()
+        shares = [[key.partition for key in member.assignment] for member in members]
+        if sorted(shares) == [[0], [1]]:
+            return
+    raise AssertionError([member.assignment for member in members])
+
+
+def test_a_member_goes_on_where_its_group_has_committed(place: str) -> None:
+    with consumer(place) as first:
+        seen = values(first.poll(60))
+        assert len(seen) == 10
+        first.commit()
+        values(first.poll(60))  # and does not commit that
+    with consumer(place) as second:
+        rest = values(second.poll(60))
+        assert sorted(seen + rest) == [*range(20)]
+        assert sum(positions(place).values()) == 10
+        second.commit()
+    assert positions(place) == {T0: 10, T1: 10}
+    code, output = call("group", "list", place, "--json")
+    assert (code, json.loads(output)["lag"]) == (0, 0)
+
+
+def test_rows_and_positions_are_one_commit(place: str, tmp_path: Path) -> None:
+    def commits() -> int:
+        return len(list((tmp_path / "bucket").rglob("commits/*")))
+
+    with consumer(place) as member:
+        rows = member.poll(60)
+        before = commits()
+        kafkalog.append(place, "out", rows, consumer=member, options=NOW)
+        assert commits() == before + 1
+        assert sum(positions(place).values()) == 10
+        reset = positions(place)
+        rows = member.poll(60)
+        with pytest.raises(OptionError, match="not the same set"):
+            kafkalog.append(tmp_path / "local", "out", rows, consumer=member)
+    assert positions(place) == reset
+    assert kafkalog.read(place, "out").read_all().num_rows == 10
+
+
+def test_who_has_lost_what_it_read_commits_neither_rows_nor_positions(place: str) -> None:
+    with consumer(place) as member:
+        rows = member.poll(60)
+        group = member._commits
+        before = group.look()
+        group.decide(before.record, GroupRecord(before.record.generation + 1))
+        with pytest.raises(FencedMemberError, match="has gone on without member"):
+            kafkalog.append(place, "out", rows, consumer=member, options=NOW)
+        with pytest.raises(FencedMemberError, match="has gone on without member"):
+            member.poll(60)
+    with pytest.raises(UnknownTopicOrPartitionError):
+        kafkalog.read(place, "out").read_all()
+    assert sum(positions(place).values()) == 0
+
+
+def test_members_share_partitions_and_take_over_from_one_that_leaves(place: str) -> None:
+    with consumer(place) as first:
+        assert len(values(first.poll(60))) == 10
+        with consumer(place) as second:
+            share_out(first, second)
+            code, output = call("group", "list", place, "--json")
+            assert (code, json.loads(output)["members"]) == (0, 2)
+            say_often(second)
+            with pytest.raises(OptionError, match="has members that live"):
+                reset_group([place], "g", "latest")
+        deadline = time.monotonic() + 60
+        while len(first.assignment) < 2 and time.monotonic() < deadline:
+            first.poll()
+        assert [key.partition for key in first.assignment] == [0, 1]
+
+
+def test_a_group_goes_on_without_a_member_that_is_silent(place: str, tmp_path: Path) -> None:
+    lost = consumer(place, **{"kafka.session.timeout.ms": "3s"})
+    assert len(values(lost.poll(60))) == 10
+    assert lost._member is not None
+    lost._member.fall_silent()
+    with consumer(place) as other:
+        deadline = time.monotonic() + 60
+        while len(other.assignment) < 2 and time.monotonic() < deadline:
+            other.poll()
+        assert len(other.assignment) == 2
+        assert len(list((tmp_path / "bucket").rglob("groups/*/*"))) == 1
+        with pytest.raises(FencedMemberError):
+            poll_on(lost)
+        assert len(other.assignment) == 2
+    assert positions(place) == {T0: 0, T1: 0}
+
+
+def test_flush_has_no_meaning_in_a_bucket(place: str) -> None:
+    with pytest.raises(OptionError, match="takes commit only"):
+        consumer(place, flush="os")
+
+
+def test_a_heartbeat_is_one_request_and_a_look_another(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = bucket_of([place])
+    assert root is not None
+    now, asked = 0.0, []
+    monkeypatch.setattr(system, "monotonic", lambda: now)
+    for name in ("put", "get", "delete", "list_after"):
+        real = getattr(FolderObjects, name)
+
+        def call(*given: Any, name: str = name, real: Any = real) -> Any:
+            asked.append(name)
+            return real(*given)
+
+        monkeypatch.setattr(FolderObjects, name, call)
+    settings = MemberSettings(frozenset({"t"}), None, "c", "h", 45_000, 45_000)
+    own, other = (MemberObjects(root, "g", 15.0) for _ in range(2))
+    member = MemberObject(own, "a")
+    member.create(Presence(settings, "range"))
+    (first,) = other.read().values()
+    assert (first.member, asked) == ("a", ["put", "list_after", "get"])
+    for _ in range(3):
+        asked.clear()
+        now += 15.0
+        member.beat()
+        (sign,) = other.read().values()
+        assert other.read().values().__len__() == 1
+        assert sign.counter != first.counter
+        assert sign.presence == first.presence
+        assert asked == ["put", "list_after"]
+    asked.clear()
+    member.say(Presence(settings, "range", generation=1))
+    other.look_again()
+    (sign,) = other.read().values()
+    assert sign.presence == Presence(settings, "range", generation=1)
+    assert asked == ["put", "delete", "list_after", "get"]
+    own.read()
+    other.remove("a")
+    member.beat()  # what was not looked at since is not known
+    other.remove("a")
+    own.look_again()
+    assert own.read() == {}
+    with pytest.raises(FencedMemberError, match="has gone on without member"):
+        member.beat()

@@ -437,12 +437,6 @@ def test_commands_that_do_not_know_such_a_log_say_so(appended: str, words: tuple
     assert "Traceback" not in output
 
 
-def test_a_consumer_is_refused(appended: str) -> None:
-    kafkalog.append(appended, "t", pa.table({"value": ["1"]}))
-    with pytest.raises(OptionError, match="does not know a log in a bucket yet"):
-        kafkalog.Consumer(appended, "g", "t")
-
-
 def test_a_batch_that_was_staged_before_a_sweep_is_refused(appended: str, tmp_path: Path) -> None:
     rows = pa.table({"value": ["a"]})
     kafkalog.append(appended, "t", rows, options={"storage.deleteDelay": "48h"})
