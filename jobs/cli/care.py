@@ -52,7 +52,8 @@ def backup(
         list[str],
         typer.Argument(
             metavar="PATH… TARGET",
-            help="The log directories that belong together, then a new folder for the copy.",
+            help="The log directories that belong together, or the URI of a log in a bucket, then "
+            "a new folder for the copy.",
         ),
     ],
     as_json: Json = False,

@@ -9,6 +9,10 @@ A replicated set
     is copied likewise, each partition once, into one folder
     (:mod:`~kafkalog.streaming.admin.backup`). The copy is a set of one node.
 
+A log in an object store
+    is copied as of one commit. What is not sealed there is appended to new logs, as it would have
+    been here: the files are those of a local log of the same batches.
+
 A directory that a broker has, or had
     is only read. Its checkpoint files are read first, and written last: every log reaches at least
     as far as its high watermark says. Each partition is of a moment of its own.
@@ -27,6 +31,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+import numpy as np
+
 from kafkalog.checkpoints.broker import (
     CLEAN_SHUTDOWN,
     CLEANER_OFFSET,
@@ -34,7 +40,9 @@ from kafkalog.checkpoints.broker import (
     LOG_START_OFFSET,
     META_PROPERTIES,
     RECOVERY_POINT,
+    LeaderEpoch,
     read_offset_checkpoint,
+    write_leader_epochs,
     write_offset_checkpoint,
 )
 from kafkalog.checkpoints.commit_state import STATE_FILE, UNFINISHED_FOLDER
@@ -42,7 +50,7 @@ from kafkalog.checkpoints.state_file import load_state, state_bytes
 from kafkalog.checkpoints.topic_ids import CHANGED_IDS_FILE, merged_changed_ids
 from kafkalog.checkpoints.voters import find_voters
 from kafkalog.errors import CheckpointError, KafkaLogError, LogDirectoryError
-from kafkalog.files.atomic import TEMPORARY_SUFFIX, write_atomically
+from kafkalog.files.atomic import TEMPORARY_SUFFIX, write_atomically, write_new
 from kafkalog.files.deferred_signals import check_interrupt, shielded
 from kafkalog.files.open_file import peek_at
 from kafkalog.files.regular import (
@@ -53,10 +61,24 @@ from kafkalog.files.regular import (
     make_directory,
     open_regular,
     read_regular,
+    write_all,
 )
 from kafkalog.files.system import system
 from kafkalog.model import TopicPartition, partition_directory_name
-from kafkalog.streaming.log.files import DELETED, LOG, parse_base_offset, parse_partition_directory
+from kafkalog.streaming.log.append.appender import BufferSource, PartitionAppender
+from kafkalog.streaming.log.files import (
+    DELETED,
+    LOG,
+    SNAPSHOT,
+    file_name,
+    parse_base_offset,
+    parse_partition_directory,
+)
+from kafkalog.streaming.log.producer_state import EMPTY_SNAPSHOT
+from kafkalog.streaming.objects.bucket_store import bucket_of
+from kafkalog.streaming.objects.merging import ExtentReader, segment_pieces
+from kafkalog.streaming.options.topic_settings import LogConfig
+from kafkalog.streaming.records.batch import scan_batches
 from kafkalog.streaming.store.ends.tracker import LogEndTracker, say_tiered
 from kafkalog.streaming.store.locks import check_no_broker
 from kafkalog.streaming.store.log_dirs import partitions_by_node
@@ -73,8 +95,10 @@ if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
+    from kafkalog.checkpoints.bucket_state import Extent
     from kafkalog.checkpoints.commit_state import CommitState
     from kafkalog.streaming.log.log_dir import PartitionDirectory
+    from kafkalog.streaming.objects.bucket_store import BucketRoot
     from kafkalog.streaming.store.log_set import LogSet
 
 
@@ -490,7 +514,7 @@ def back_up(paths: Sequence[str], target: str, *, wait_ms: int = WAIT_MS) -> Bac
     salvage has kept.
 
     Args:
-        paths: all log directories of the set.
+        paths: all log directories of the set; or the URI of a log in an object store.
         target: a local folder.
         wait_ms: how long to wait for a writer of ours.
 
@@ -500,6 +524,8 @@ def back_up(paths: Sequence[str], target: str, *, wait_ms: int = WAIT_MS) -> Bac
         OSError: the copy could not be written.
     """
     policy = SetPolicy.of_upkeep(wait_ms)
+    if (bucket := bucket_of(paths)) is not None:
+        return _BucketBackup(bucket, target).run()
     sources = [Path(os.path.realpath(path)) for path in existing(paths)]
     if find_voters(sources) is not None:
         return _back_up_nodes(sources, target, policy)
@@ -676,3 +702,127 @@ def _open_to_all(target: Path, files: _RootFiles) -> None:
         write_atomically(target / name, content)
     let_brokers_in(target)
     fsync_directory(target)
+
+
+# ----------------------------------------------------------------------------------------------
+# The log in an object store, as of one commit. Its objects stay for a day at least, whatever
+# others do meanwhile.
+
+
+class _BucketBackup:
+    """Copies a log in an object store into a folder."""
+
+    def __init__(self, bucket: BucketRoot, target: str) -> None:
+        committed = bucket.open_store().committed()  # else a log would be made where there is none
+        (self._target,) = _targets((), target, is_one=True)
+        with bucket.writing() as log:
+            state = log.follow()
+            self._objects, self._log_id = log.objects, state.log_id
+            self._topics = dict(state.topics)
+            self._extents = {place: tuple(some) for place, some in state.extents.items()}
+            self._clean = dict(state.clean)
+            member = system.random_id().hex
+            self._state = replace(
+                committed,
+                sequence=state.number,
+                commit_id=state.commit_id,
+                topics=self._topics,
+                writers=dict(state.writers),
+                member_id=member,
+                member_ids=(member,),
+            )
+        self._bucket = bucket
+        self._now_ms = system.time_ns() // 1_000_000
+        self._bytes = 0
+
+    def run(self) -> Backup:
+        """Copy it, then let it be used."""
+        count = 0
+        for topic_id, topic in self._topics.items():
+            for number, partition in topic.partitions.items():
+                check_interrupt()
+                key = TopicPartition(topic.name, number)
+                self._copy(topic_id, key, LogConfig.of_topic(topic.settings), partition.log_end)
+                count += 1
+        self._write_checkpoints()
+        _open_to_all(self._target, {STATE_FILE: state_bytes(self._state)})
+        source = self._bucket.open_log()
+        copied = DirectoryBackup(source, self._target, count, self._bytes)
+        return Backup((copied,), at_one_moment=True)
+
+    def _copy(self, topic_id: str, key: TopicPartition, config: LogConfig, log_end: int) -> None:
+        extents = self._extents.get((topic_id, key.partition), ())
+        sealed = [extent for extent in extents if extent.sealed is not None]
+        tail = extents[len(sealed) :]
+        folder = self._target / partition_directory_name(*key)
+        end = sealed[-1].end_offset if sealed else log_end
+        appender = PartitionAppender(
+            folder,
+            key,
+            config,
+            now_ms=self._now_ms,
+            topic_id=topic_id,
+            first_offset=tail[0].base_offset if tail else end,
+        )
+        appender.apply(appender.plan([]), [])
+        self._append(appender, tail)
+        for extent in sealed:
+            self._copy_segment(folder, extent)
+        bases = [extent.base_offset for extent in (*sealed, *tail[:1])]
+        for base in bases[1:] if sealed else ():
+            write_new(folder / file_name(base, SNAPSHOT), EMPTY_SNAPSHOT)
+        if extents:
+            write_leader_epochs(folder, _leader_epochs(extents), fsync=False)
+        for path in sorted(folder.iterdir()):
+            fsync_file(path)
+            self._bytes += path.stat().st_size
+        fsync_directory(folder)
+
+    def _append(self, appender: PartitionAppender, tail: Sequence[Extent]) -> None:
+        for extent, data in ExtentReader(self._objects, self._log_id).in_order(tail):
+            check_interrupt()
+            array = np.frombuffer(data, np.uint8)
+            table = scan_batches(array).table
+            appender.lead(extent.leader_epoch)
+            plan = appender.plan([table], adoptable=[0] if extent.alone else [])
+            appender.apply(plan, [BufferSource(array)])
+
+    def _copy_segment(self, folder: Path, extent: Extent) -> None:
+        for suffix, pieces in segment_pieces(self._objects, self._log_id, extent):
+            descriptor = create_exclusive(folder / file_name(extent.base_offset, suffix))
+            try:
+                position = 0
+                for piece in pieces:
+                    check_interrupt()
+                    write_all(descriptor, piece, position)
+                    position += len(piece)
+            finally:
+                os.close(descriptor)
+
+    def _write_checkpoints(self) -> None:
+        ends, starts, clean = {}, {}, {}
+        for topic_id, topic in self._topics.items():
+            for number, partition in topic.partitions.items():
+                key = TopicPartition(topic.name, number)
+                ends[key] = partition.log_end
+                if partition.log_start:
+                    starts[key] = partition.log_start
+                if (topic_id, number) in self._clean:
+                    clean[key] = self._clean[topic_id, number]
+        for name, offsets in (
+            (RECOVERY_POINT, ends),
+            (HIGH_WATERMARK, ends),
+            (LOG_START_OFFSET, starts),
+            (CLEANER_OFFSET, clean),
+        ):
+            if offsets:
+                write_offset_checkpoint(self._target, name, offsets)
+
+
+def _leader_epochs(extents: Sequence[Extent]) -> list[LeaderEpoch]:
+    """Return where the leader epochs of a log begin."""
+    found: list[LeaderEpoch] = []
+    for extent in extents:
+        if not found or extent.leader_epoch > found[-1].epoch:
+            found.append(LeaderEpoch(extent.leader_epoch, extent.base_offset))
+    return found

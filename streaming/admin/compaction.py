@@ -412,6 +412,7 @@ class _BucketPartition(NamedTuple):
 
 
 def _compact_bucket(root: BucketRoot, wanted: Wanted, *, dry_run: bool) -> Compacted:
+    root.open_store().committed()  # else a log would be made where there is none
     with root.writing() as log:
         state = log.follow()
         done = Compacted(state.log_id, [], {}, [], Removed())

@@ -45,7 +45,7 @@ from kafkalog.streaming.log.append.plan import (
     SegmentPlanning,
     roll_jitter_ms,
 )
-from kafkalog.streaming.log.files import LOG, OFFSET_INDEX, TIME_INDEX
+from kafkalog.streaming.log.files import LOG, OFFSET_INDEX, TIME_INDEX, TXN_INDEX
 from kafkalog.streaming.log.indexes import OFFSET_ENTRY, TIME_ENTRY, known_entries
 from kafkalog.streaming.objects.bucket_log import Proposal
 from kafkalog.streaming.objects.bucket_store import number_batches
@@ -63,7 +63,15 @@ if TYPE_CHECKING:
     from kafkalog.streaming.log.append.growth import SegmentAppend
     from kafkalog.streaming.objects.bucket_store import BucketRoot
 
-__all__ = ["Merged", "merge", "put_segment", "replacement", "sealed_indexes"]
+__all__ = [
+    "ExtentReader",
+    "Merged",
+    "merge",
+    "put_segment",
+    "replacement",
+    "sealed_indexes",
+    "segment_pieces",
+]
 
 _DAY_MS: Final = 86_400_000
 _LEAST_EXTENTS: Final = 8
@@ -123,6 +131,7 @@ def merge(
         LogDirectoryError, CheckpointError: the log cannot be read. What is merged stays merged.
     """
     done = Merged()
+    root.open_store().committed()  # else a log would be made where there is none
     merging = _Merging(root, config or {}, done)
     for place in merging.places(topic):
         try:
@@ -175,7 +184,7 @@ class _Merging:
                 return False
             tail, config = _tail(state, place), self._settings(state, place)
             newest = state.number
-        reader = _Reader(self._objects, self._log_id)
+        reader = ExtentReader(self._objects, self._log_id)
         folder = f"{place.topic_id}/{place.where}"
         name = segment_name(folder, tail[0].base_offset, newest, system.random_id().hex)
         while True:
@@ -234,7 +243,7 @@ class _Merging:
         """Put some runs into one object, and let it take the place of their extents."""
         with self._root.writing() as log:
             newest = log.state.number
-        data = _Reader(self._objects, self._log_id).read_all(
+        data = ExtentReader(self._objects, self._log_id).read_all(
             [extent for run in runs for extent in run.extents]
         )
         name = data_name(newest, system.random_id().hex)
@@ -372,7 +381,7 @@ def _joined(extents: Sequence[Extent], name: str, position: int) -> Extent:
 # Bytes.
 
 
-class _Reader:
+class ExtentReader:
     """Reads extents: those beside each other in one request, a few requests at a time."""
 
     def __init__(self, objects: Objects, log_id: str) -> None:
@@ -460,7 +469,7 @@ class _SegmentStream:
 
     def __init__(
         self,
-        reader: _Reader,
+        reader: ExtentReader,
         where: TopicPartition,
         config: LogConfig,
         tail: Sequence[Extent],
@@ -563,6 +572,26 @@ def sealed_indexes(offsets: bytes, times: bytes, txn_bytes: int = 0) -> SealedIn
         known_entries(offsets, OFFSET_ENTRY.itemsize),
         known_entries(times, TIME_ENTRY.itemsize),
     )
+
+
+def segment_pieces(
+    objects: Objects, log_id: str, extent: Extent
+) -> Iterator[tuple[str, Iterator[bytes]]]:
+    """Yield the files of a sealed segment by their suffixes, with their bytes in pieces."""
+    sealed = extent.sealed
+    assert sealed is not None  # noqa: S101 - who calls it has looked
+    sizes = (extent.size, sealed.offset_bytes, sealed.time_bytes, sealed.txn_bytes)
+    for suffix, size in zip((LOG, OFFSET_INDEX, TIME_INDEX, TXN_INDEX), sizes, strict=True):
+        if size or suffix != TXN_INDEX:
+            yield suffix, _ranges_of(objects, object_path(log_id, extent.object, suffix), size)
+
+
+def _ranges_of(objects: Objects, path: str, size: int) -> Iterator[bytes]:
+    for position in range(0, size, _ONE_RANGE_BYTES):
+        data = objects.get_range(path, position, min(_ONE_RANGE_BYTES, size - position))
+        if data is None:
+            raise DataLossError(f"{objects.root}/{path} is gone, which the log names, or named")
+        yield data
 
 
 def put_segment(root: BucketRoot, name: str, files: Sequence[Path]) -> None:
