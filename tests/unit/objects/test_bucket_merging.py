@@ -44,7 +44,7 @@ from kafkalog.streaming.options.read_options import ReadOptions
 from kafkalog.streaming.source.schema import ReadRows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
 FIRST_MS = 1_700_000_000_000
 AT_ONCE = {"storage.listInterval": "0"}
@@ -207,6 +207,12 @@ class Counted(FolderObjects):
 
     def create(self, name: str, data: bytes) -> object:  # type: ignore[override]
         return self._counting(lambda: super(Counted, self).create(name, data))
+
+    def put(self, name: str, data: bytes) -> None:
+        self._counting(lambda: super(Counted, self).put(name, data))
+
+    def put_pieces(self, name: str, pieces: Callable[[], Iterable[bytes]]) -> None:
+        self.put(name, b"".join(pieces()))
 
     def delete(self, names: list[str]) -> None:
         self._counting(lambda: super(Counted, self).delete(names))
