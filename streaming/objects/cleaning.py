@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from kafkalog.files.objects import ObjectEntry, Objects
     from kafkalog.streaming.objects.bucket_log import BucketLog
 
-__all__ = ["clean_commits", "first_young", "sweep_data"]
+__all__ = ["clean_commits", "first_inline", "first_young", "sweep_data"]
 
 _KEEP_MS: Final = 7 * 86_400_000
 _KEEP_COMMITS: Final = 1000
@@ -69,7 +69,7 @@ def clean_commits(
     target = min(
         first_young(log, keep_ms),
         state.number - keep_commits + 1,
-        _first_inline(state),
+        first_inline(state),
     )
     newest = islice(readable_checkpoints(objects, folder, []), _CHECKPOINTS_KEPT)
     kept = [each.number for each, _ in newest]
@@ -161,14 +161,19 @@ def first_young(log: BucketLog, keep_ms: int, after: int = 0) -> int:
     listed = objects.list_after(f"{folder}/clock")
     objects.delete([f"{folder}/clock/{clock}"])
     now_ns = next((entry.modified_ns for entry in listed if entry.name == clock), 0)
-    for entry in objects.list_after(f"{folder}/commits", f"{after:020}"):
-        number = number_of_commit(entry.name)
-        if number is not None and entry.modified_ns > now_ns - keep_ms * 1_000_000:
-            return number
+    last = f"{after:020}"
+    while listed := objects.list_after(f"{folder}/commits", last, limit=_AT_A_TIME):
+        for entry in listed:
+            number = number_of_commit(entry.name)
+            if number is not None and entry.modified_ns > now_ns - keep_ms * 1_000_000:
+                return number
+        if len(listed) < _AT_A_TIME:
+            break
+        last = listed[-1].name
     return log.state.number + 1
 
 
-def _first_inline(state: BucketState) -> int:
+def first_inline(state: BucketState) -> int:
     """Return the first commit whose inline batches are part of a partition, or were lately."""
     names = {extent.object for extents in state.extents.values() for extent in extents}
     names |= state.dropped.keys()

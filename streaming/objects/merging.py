@@ -49,7 +49,7 @@ from kafkalog.streaming.log.files import LOG, OFFSET_INDEX, TIME_INDEX, TXN_INDE
 from kafkalog.streaming.log.indexes import OFFSET_ENTRY, TIME_ENTRY, known_entries
 from kafkalog.streaming.objects.bucket_log import Proposal
 from kafkalog.streaming.objects.bucket_store import number_batches
-from kafkalog.streaming.objects.cleaning import first_young
+from kafkalog.streaming.objects.cleaning import first_inline, first_young
 from kafkalog.streaming.options.topic_settings import LogConfig
 from kafkalog.streaming.records.batch import scan_batches
 from kafkalog.streaming.records.batch_layout import HEADER_SIZE
@@ -156,7 +156,10 @@ class _Merging:
         with root.writing() as log:
             log.follow()
             self._objects, self._log_id = log.objects, log.state.log_id
-            self._young = first_young(log, _DAY_MS)
+            oldest = first_inline(log.state)
+            self._young = oldest
+            if oldest <= log.state.number:
+                self._young = first_young(log, _DAY_MS, oldest - 1)
 
     def places(self, topic: str | None) -> list[_Place]:
         """Return the partitions whose tail fills a segment, in an order of chance.

@@ -17,12 +17,14 @@ from kafkalog.checkpoints.bucket_state import (
     BucketCommit,
     BucketState,
     Extent,
+    SealedIndexes,
     checkpoint_bytes,
     checkpoint_name,
     commit_bytes,
     number_of_checkpoint,
     parse_checkpoint,
     parse_commit,
+    segment_name,
 )
 from kafkalog.checkpoints.commit_state import PartitionState, TopicState, WriterState
 from kafkalog.checkpoints.sealed_file import seal
@@ -70,6 +72,65 @@ def state_after_commit() -> BucketState:
 def test_a_checkpoint_comes_back() -> None:
     state = state_after_commit()
     assert parse_checkpoint(checkpoint_bytes(state), "name") == state
+
+
+SEGMENT = segment_name("topic-id/topic-7", 0, 5, "b" * 32)
+INDEXES = SealedIndexes(16, 24, 0, b"\0" * 8, b"\1" * 12)
+SEALED = Extent(SEGMENT, 0, 150, 0, 2, 1_700_000_000_000, 0, sealed=INDEXES)
+REST = PLAIN._replace(position=250, size=61, base_offset=2, records=1)
+MERGE = BucketCommit(
+    number=2,
+    commit_id="c2",
+    previous="c1",
+    log_id="l",
+    replaced={("t", 7): [SEALED, REST]},
+    clean={("t", 7): 2},
+)
+
+
+def test_what_takes_the_place_of_others_comes_back() -> None:
+    parsed = parse_commit(commit_bytes(MERGE), "name")
+    assert replace(parsed, size=0) == MERGE
+    state = state_after_commit()
+    state.apply(parsed)
+    assert [each.base_offset for each in state.extents["t", 7]] == [0, 2, 3]
+    assert state.extents["t", 7][:2] == [SEALED, REST]
+    assert state.clean == {("t", 7): 2}
+    assert state.dropped == {}  # the rest of it is still there
+    assert parse_checkpoint(checkpoint_bytes(state), "name") == state
+    again = replace(MERGE, number=3, commit_id="c3", previous="c2")
+    state.apply(
+        replace(again, replaced={("t", 7): [SEALED, REST._replace(object=DATA[:-1] + "c")]})
+    )
+    assert state.dropped == {DATA: 3}
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        ({"replaced": {("t", 7): [SEALED]}}, "it replaces the offsets 0 to 2"),
+        ({"replaced": {("t", 7): [REST]}}, "it replaces the offsets 2 to 3"),
+        ({"replaced": {("t", 8): [SEALED, REST]}}, "it replaces the offsets 0 to 3"),
+        ({"replaced": {("u", 7): [SEALED, REST]}}, "it replaces extents of u-7"),
+        ({"replaced": {("t", 7): []}}, "it replaces extents of t-7"),
+        ({"replaced": {("t", 7): [SEALED, PLAIN]}}, "an extent begins at 0"),
+        ({"deleted": ("t",)}, "it replaces extents of t-7"),
+        ({"replaced": {}, "clean": {("u", 7): 2}}, "it has compacted u-7"),
+    ],
+)
+def test_what_takes_no_place_changes_nothing(change: dict[str, Any], fault: str) -> None:
+    state = state_after_commit()
+    with pytest.raises(ValueError, match=fault):
+        state.apply(replace(MERGE, **change))
+    assert state == state_after_commit()
+
+
+def test_who_merges_for_too_long_is_refused() -> None:
+    state = state_after_commit()
+    state.swept = 6
+    assert state.find_swept(MERGE) == SEGMENT  # what is left of an object was there before
+    with pytest.raises(ValueError, match="all below 6 is swept"):
+        state.apply(MERGE)
 
 
 def test_what_a_commit_does_not_name_stays() -> None:
@@ -137,6 +198,17 @@ def extents(*extent: object) -> dict[str, Any]:
         extents(DATA, 0, 100, 0, True, 0, 0),
         extents("", 0, 62, 0, 1, 0, 0),
         extents(DATA, 0, 100),
+        extents(DATA, 0, 100, 0, 1, 0, 0, 2),
+        extents(DATA, 0, 100, 0, 1, 0, 0, [1, 1, 1, "", ""]),
+        extents(SEGMENT, 0, 100, 0, 1, 0, 0),
+        extents(SEGMENT, 0, 100, 0, 1, 0, 0, 1),
+        extents(SEGMENT, 0, 100, 0, 1, 0, 0, [1, 1, 1, "", "?"]),
+        extents(SEGMENT, 0, 100, 0, 1, 0, 0, [1, 1, 1 << 31, "", ""]),
+        extents(SEGMENT, 0, 100, 0, 1, 0, 0, [1, 1, "", ""]),
+        extents(SEGMENT.replace("topic-7", "../x-7"), 0, 100, 0, 1, 0, 0, [1, 1, 1, "", ""]),
+        {"replaced": "t", "partition": 0, "of": [["", 0, 61, 0, 1, 0, 0]]},
+        {"clean": [["t", 0]]},
+        {"clean": [["t", 0, -1]]},
         {"extents": "t", "partition": 0, "of": [7]},
         {"extents": "t", "partition": 0, "of": 7},
         {"extents": "t", "partition": -1, "of": []},
@@ -172,7 +244,8 @@ def test_the_newest_checkpoint_is_listed_first() -> None:
 @settings(max_examples=100, deadline=None)
 @given(st.data())
 def test_bytes_that_were_changed_are_refused_or_mean_the_same(data: st.DataObject) -> None:
-    content = bytearray(commit_bytes(COMMIT))
+    original = data.draw(st.sampled_from([COMMIT, MERGE]))
+    content = bytearray(commit_bytes(original))
     for _ in range(data.draw(st.integers(1, 3))):
         content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
     del content[len(content) - data.draw(st.sampled_from([0, 0, 1, 61, 62, 200])) :]
@@ -180,8 +253,8 @@ def test_bytes_that_were_changed_are_refused_or_mean_the_same(data: st.DataObjec
         parsed = parse_commit(bytes(content), "name")
     except CheckpointError:
         return
-    assert parsed.commit_id == COMMIT.commit_id
-    assert parsed.topics == COMMIT.topics
+    assert parsed.commit_id == original.commit_id
+    assert (parsed.topics, parsed.replaced) == (original.topics, original.replaced)
 
 
 JSON = st.recursive(
@@ -195,6 +268,7 @@ JSON = st.recursive(
 )
 FIELDS = ["topic", "id", "settings", "partitions", "versions", "extents", "partition", "of"]
 FIELDS += ["writer", "run", "deleted", "dropped", "swept", "delay", "forgotten"]
+FIELDS += ["replaced", "clean"]
 LINES = st.lists(st.dictionaries(st.sampled_from(FIELDS), JSON), max_size=3)
 NAMES = st.sampled_from(["", "data/" + "1" * 20 + "-" + "a" * 32, "../x", "data/../../x", "/etc"])
 NUMBERS = st.integers(-3, 300) | st.integers(-(1 << 70), 1 << 70)

@@ -14,9 +14,13 @@ from tests.support.object_store import ObjectStore, object_store
 
 import kafkalog
 from kafkalog.errors import OptionError
-from kafkalog.files import open_file
+from kafkalog.files import objects, open_file
+from kafkalog.files.open_file import _KnownFiles
 from kafkalog.files.system import remembered, system
+from kafkalog.streaming.admin.backup import back_up
 from kafkalog.streaming.objects import bucket_store
+from kafkalog.streaming.objects.bucket_store import BucketRoot
+from kafkalog.streaming.objects.merging import merge
 from kafkalog.streaming.options.read_options import ReadOptions
 from kafkalog.streaming.source.batch_plan import plan_batch
 from kafkalog.streaming.source.reading import read_split
@@ -24,6 +28,7 @@ from kafkalog.streaming.source.schema import ReadRows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
 
 LARGE = {"max.message.bytes": str(4 << 20)}
@@ -183,3 +188,28 @@ def test_partitions_of_one_object_are_fetched_together(server: ObjectStore) -> N
     one = {**options, "assign": '{"t":[7]}'}
     assert kafkalog.read(place, options=one).read_all().num_rows == 3
     assert not [request for request in server.requests if request.start > 0]  # kept
+
+
+def test_a_merged_log_is_read_from_its_segments(
+    server: ObjectStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    server.reset()
+    monkeypatch.setattr(objects, "_ONE_REQUEST_BYTES", 5 << 20)  # what S3 takes for a part at least
+    place, options = server.uri("merged"), server.options
+    given = {**options, "segment.bytes": str(6 << 20), "compression.type": "none"}
+    for number in range(9):
+        rows = pa.table({"value": [bytes([number]) * 1000] * 900})
+        kafkalog.append(place, "t", rows, options=given)
+    root = BucketRoot.of(server.place("merged"))
+    expected = kafkalog.read(place, "t", options=options).read_all()
+    done = merge(root)
+    assert (done.segments, done.problems) == (1, [])
+    puts = [request for request in server.requests if request.method == "PUT"]
+    assert any("partNumber=2" in request.path for request in puts)
+    remembered(_KnownFiles).clear()
+    server.requests.clear()
+    assert kafkalog.read(place, "t", options=options).read_all() == expected
+    assert sum("/logs/" in request.path for request in server.requests) >= 2
+    back_up([root], str(tmp_path / "copy"))  # type: ignore[list-item]
+    read = kafkalog.read(tmp_path / "copy", "t").read_all()
+    assert read["value"] == expected["value"]
