@@ -36,7 +36,7 @@ from kafkalog.jobs.cli.lookup import get
 from kafkalog.jobs.cli.nodes import elect, reassign, replicas, vote
 from kafkalog.jobs.cli.report import plot, report
 from kafkalog.jobs.cli.sql import sql
-from kafkalog.jobs.cli.topics import alter, create, delete, describe, offsets, stats, topics
+from kafkalog.jobs.cli.topics import alter, create, delete, describe, offsets, stats, tiers, topics
 from kafkalog.jobs.process.running import Command, run, without_value
 
 if TYPE_CHECKING:
@@ -260,6 +260,7 @@ _COMMANDS: Final[tuple[tuple[str, str, Callable[..., None], str, str], ...]] = (
     (_LOOK, "get", get, "/logs -t t --key k", ""),
     (_LOOK, "sql", sql, '/logs "select count(*) from t"', ""),
     (_LOOK, "verify", verify, "/logs", ""),
+    (_LOOK, "tiers", tiers, "/logs --remote /tier", ""),
     (_LOOK, "report", report, "/logs --html /backup/report.html", ""),
     (_LOOK, "plot", plot, "/logs -t t", ""),
     (_WRITE, "produce", produce, "/logs -t t -K :", "append"),

@@ -19,6 +19,7 @@ from kafkalog.jobs.process.arguments import (
     READ_ISOLATION,
     SETTINGS,
     Isolation,
+    pairs,
     reading_options,
     split_names,
 )
@@ -56,13 +57,18 @@ def verify(
     show_all: Annotated[
         bool, typer.Option("--all", "-v", help="Print sound segments too.")
     ] = False,
+    remote: Annotated[
+        str | None,
+        typer.Option(metavar="TIER", help="The remote tier, whose segments are checked, too."),
+    ] = None,
+    settings: SETTINGS = None,
     as_json: Json = False,
 ) -> None:
     """Check every batch of every segment, and the indexes; changes nothing."""
     with one_line_errors():
         from kafkalog.jobs.inspection.batches import summary_of, verify_logs  # noqa: PLC0415
 
-        rows = verify_logs(paths, topic)
+        rows = verify_logs(_with_tier(paths, remote, settings), topic)
     summary = summary_of(rows)
     shown = [row for row in rows if show_all or as_json or row["problem"]]
     if as_json:
@@ -76,6 +82,17 @@ def verify(
             )
         )
     exit_if([summary["problems"]])
+
+
+def _with_tier(paths: list[str], remote: str | None, settings: list[str] | None) -> Sequence[str]:
+    """Return log directories, with the tier below them that is named."""
+    if remote is None:
+        if settings:
+            raise OptionError("--set goes with --remote: it says how the tier is read")
+        return paths
+    from kafkalog.jobs.inspection.tiers import tiered_places  # noqa: PLC0415
+
+    return tiered_places(paths, remote, pairs(settings))
 
 
 # ----------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from kafkalog.streaming.admin.topics import Altered, Deleted
 
 
-__all__ = ["alter", "create", "delete", "describe", "offsets", "stats", "topics"]
+__all__ = ["alter", "create", "delete", "describe", "offsets", "stats", "tiers", "topics"]
 
 
 # ----------------------------------------------------------------------------------------------
@@ -67,6 +67,39 @@ def offsets(paths: Paths, topic: TopicName = None, as_json: Json = False) -> Non
         rows = list_offsets(paths, topic)
     print_rows(rows, as_json=as_json)
     exit_if(row["missing"] for row in rows)
+
+
+_Remote = Annotated[
+    str | None,
+    typer.Option(
+        "--remote",
+        metavar="TIER",
+        help="The remote tier, a path or URI. Without it, PATH is the tier.",
+    ),
+]
+
+
+def tiers(
+    paths: Paths,
+    remote: _Remote = None,
+    topic: TopicName = None,
+    settings: SETTINGS = None,
+    as_json: Json = False,
+) -> None:
+    """Show what lies in a remote tier, and in log directories: segments, orphans, gaps."""
+    with one_line_errors():
+        from kafkalog.jobs.inspection.tiers import list_tiers, tiered_places  # noqa: PLC0415
+
+        rows = list_tiers(tiered_places(paths, remote, pairs(settings)), topic)
+    shown = rows if as_json else [_shown_tier(row) for row in rows]
+    print_rows(shown, as_json=as_json, spare=("topicId", "path", "localSegments"))
+    tell_if_nothing(rows, "nothing of these topics is in the tier")
+    exit_if(row["gaps"] for row in rows)
+
+
+def _shown_tier(row: Mapping[str, Any]) -> dict[str, Any]:
+    gaps = ", ".join(f"[{start}, {end})" for start, end in row["gaps"])
+    return {**row, "orphans": len(row["orphans"]), "gaps": gaps or None}
 
 
 # ----------------------------------------------------------------------------------------------

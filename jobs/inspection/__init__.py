@@ -4,6 +4,8 @@
     the directories that are asked about, and what is missing in them.
 ``topics``, ``batches``, ``groups``
     what the commands that show something show, as rows.
+``tiers``
+    what lies in a remote tier.
 ``records``, ``figures``
     records that somebody asks for; numbers of them.
 ``lag``

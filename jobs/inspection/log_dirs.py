@@ -17,6 +17,7 @@ from kafkalog.errors import (
     UnknownTopicOrPartitionError,
 )
 from kafkalog.files.paths import NodePlace
+from kafkalog.files.storage import TieredRoot
 from kafkalog.model import TopicPartition, listed, said_there
 from kafkalog.streaming.log.files import parse_partition_directory
 from kafkalog.streaming.log.log_dir import entries_of, is_log_directory, log_dirs_near, refuse_file
@@ -198,6 +199,8 @@ def _places(paths: Sequence[str]) -> tuple[str, ...]:
         OptionError: they name none.
         LogDirectoryError: one of them is a file.
     """
+    if any(isinstance(path, TieredRoot) for path in paths):  # see :mod:`.tiers`
+        return tuple(paths)
     try:
         places = READABLE_PATHS.read(",".join(paths))
     except OptionError:

@@ -70,6 +70,10 @@ class TieredPath(RemotePath):
         """Return the name of the local file, be it there or not; None without a directory."""
         return self.store.local(self.key)
 
+    def view(self) -> TierView:
+        """Return what the tier has of the log in this folder."""
+        return self.store.view(self.key)
+
     def stable_end(self) -> int:
         """Return up to where the tier has the log: nothing is uploaded before it is stable."""
         return self.store.tier_end(self.key)
@@ -213,8 +217,21 @@ class Tier:
         key: TopicPartition,
         topic_id: str | None,
         lineage: Callable[[], Lineage],
+        *,
         at_once: bool,
     ) -> TierView:
+        topic_id, segments = self.segments(key, topic_id, at_once=at_once)
+        return _view(topic_id, choose_segments(segments, lineage()))
+
+    def segments(
+        self, key: TopicPartition, topic_id: str | None, *, at_once: bool = False
+    ) -> tuple[str | None, list[TierSegment]]:
+        """Return all finished segments of a partition, and the id of its topic.
+
+        Raises:
+            LogDirectoryError: the store fails.
+            CorruptRecordError: ``__remote_log_metadata`` cannot be read.
+        """
         records = None
         if self.log_dirs:
             if at_once or self._is_due(self._metadata_at):
@@ -223,17 +240,26 @@ class Tier:
             found = topic_id or self._metadata.replay.id_of(key.topic)
             if found is not None:
                 records = self._metadata.replay.of(found, key.partition)
-                topic_id = topic_id or found if records is not None else topic_id
+                topic_id = found if records is not None else topic_id
         if records is not None and topic_id is not None:
             folder = self.layout.partition(key, topic_id).folder
-            segments = [segment_from_record(each, folder) for each in records]
-        else:
-            partition = self._partition(key, topic_id)
-            if partition is None:
-                return _NOTHING
-            topic_id = topic_id or partition.topic_id
-            segments = self.layout.segments(partition)
-        return _view(topic_id, choose_segments(segments, lineage()))
+            return topic_id, [segment_from_record(each, folder) for each in records]
+        partition = self._partition(key, topic_id)
+        if partition is None:
+            return topic_id, []
+        return topic_id or partition.topic_id, self.layout.segments(partition)
+
+    def orphans(self, key: TopicPartition, topic_id: str | None) -> list[str]:
+        """Return the objects in a partition's folder that are of none of its finished segments.
+
+        What a broker uploads at this moment is among them, and what it is about to delete.
+        """
+        topic_id, segments = self.segments(key, topic_id)
+        partition = self._partition(key, topic_id)
+        if partition is None:
+            return []
+        found = self.layout.orphans(partition, segments)
+        return sorted(f"{partition.folder}/{entry.name}" for entry in found)
 
     def _partition(self, key: TopicPartition, topic_id: str | None) -> TierPartition | None:
         if topic_id is None:
@@ -392,6 +418,10 @@ class TieredStore:
             bases = base_offsets_of(segment_names(folder), "")
             known = self._starts[folder] = stamp, bases[0] if bases else None
         return known[1]
+
+    def view(self, folder: str) -> TierView:
+        """Return what the tier has of the log in a folder."""
+        return self._below(folder)[0]
 
     def tier_end(self, folder: str) -> int:
         """Return up to which offset the tier has the log of a folder, as far as that is known."""

@@ -1,0 +1,110 @@
+"""What ``tiers`` shows: where segments of tiered topics lie, orphans, and what is missing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kafkalog.errors import OptionError
+from kafkalog.files.storage import TieredRoot
+from kafkalog.streaming.log.segments import base_offsets_of, segment_names
+from kafkalog.streaming.options.read_options import ReadOptions
+from kafkalog.streaming.store.log_dirs import LogDirs
+from kafkalog.streaming.tiers.tiered_store import TieredPath, tier_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from kafkalog.model import TopicPartition
+    from kafkalog.streaming.log.log_dir import PartitionDirectory
+    from kafkalog.streaming.tiers.tiered_store import Tier
+
+__all__ = ["list_tiers", "tiered_places"]
+
+Row = dict[str, Any]
+
+
+def tiered_places(
+    paths: Sequence[str], remote: str | None, settings: Mapping[str, str]
+) -> tuple[str, ...]:
+    """Return log directories with the tier below them; without ``remote``, the path is the tier.
+
+    Raises:
+        OptionError: a setting that the source does not have, or several paths that are no tier.
+    """
+    given = {**settings, "subscribePattern": ".*"}
+    if remote is None and len(paths) > 1:
+        raise OptionError(
+            f"{', '.join(paths)}: give the tier by --remote; without it, the one path is the tier"
+        )
+    given["path"], given["remote.path"] = ",".join(paths), remote or paths[0]
+    return ReadOptions.parse(given).paths
+
+
+def list_tiers(places: Sequence[str], topic: str | None) -> list[Row]:
+    """Return a row for each partition that has something in a tier, in order of their names.
+
+    ``orphans`` are objects in its folder that are of no finished segment; ``gaps`` are offsets that
+    neither the tier nor the log directory has, so far as that is known.
+
+    Raises:
+        LogDirectoryError: the store fails, or nothing tells how what lies there is named.
+    """
+    (last,) = (each for each in places if isinstance(each, TieredRoot) and each.log_dir is None)
+    assert isinstance(last, TieredRoot)  # noqa: S101 - it was chosen so
+    tier = tier_of(last)
+    found = LogDirs(places).partitions()
+    rows = []
+    for key, where in found.items():
+        if topic in {None, key.topic} and isinstance(where.path, TieredPath):
+            row = _row(key, where.path, tier)
+            if row["remoteSegments"] or row["orphans"]:
+                rows.append(row)
+    return rows + _rows_of_former_topics(tier, found, topic)
+
+
+def _row(key: TopicPartition, folder: TieredPath, tier: Tier) -> Row:
+    view = folder.view()
+    local = folder.local()
+    bases = [] if local is None else base_offsets_of(segment_names(local), "")
+    return {
+        "topic": key.topic,
+        "partition": key.partition,
+        "topicId": view.topic_id,
+        "remoteStart": view.pieces[0].start if view.pieces else None,
+        "remoteEnd": view.end if view.pieces else None,
+        "remoteSegments": len(view.pieces),
+        "remoteBytes": sum(piece.segment.size or 0 for piece in view.pieces),
+        "localStart": bases[0] if bases else None,
+        "localSegments": len(bases),
+        "path": None if local is None else str(local),
+        "orphans": tier.orphans(key, view.topic_id),
+        "gaps": [list(gap) for gap in folder.gaps()],
+    }
+
+
+def _rows_of_former_topics(
+    tier: Tier, found: Mapping[TopicPartition, PartitionDirectory], topic: str | None
+) -> list[Row]:
+    """Return a row for what lies in the tier of topics whose name has another one now."""
+    rows = []
+    for each in tier.layout.partitions():
+        key = each.topic_partition
+        where = found.get(key)
+        folder = None if where is None else where.path
+        if topic not in {None, key.topic} or not isinstance(folder, TieredPath):
+            continue
+        now = folder.view().topic_id
+        if now is None or each.topic_id in {None, now}:
+            continue
+        objects = [entry.name for entry in tier.store.list_folder(each.folder)]
+        rows.append(
+            {
+                "topic": key.topic,
+                "partition": key.partition,
+                "topicId": each.topic_id,
+                "remoteSegments": 0,
+                "orphans": [f"{each.folder}/{name}" for name in sorted(objects)],
+                "gaps": [],
+            }
+        )
+    return rows
