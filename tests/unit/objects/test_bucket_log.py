@@ -549,7 +549,7 @@ RULES: dict[str, tuple[Any, ...]] = {
     ),
     "no floor above inline batches": (
         cleaning,
-        "        _first_inline(state),\n",
+        "        first_inline(state),\n",
         "",
         "inline",
     ),
