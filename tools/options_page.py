@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import sys
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Final
 
 from kafkalog.streaming.consumer.consumer_options import ConsumerOptions, options_of_source
@@ -14,7 +15,7 @@ from kafkalog.streaming.options.read_options import ReadOptions, StoreOptions
 from kafkalog.streaming.sink.write_options import WriteOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from kafkalog.streaming.options.declaring import Option, Options
 
@@ -62,17 +63,67 @@ def _section(title: str, options: type[Options]) -> Iterator[str]:
     yield f"## {title}\n"
     if options.RULES.prefixed:
         yield _PREFIXED
-    yield "| option | accepts | default | meaning |\n| --- | --- | --- | --- |"
     declared = options_of(options)
     if options is not StoreOptions:
         declared = tuple(each for each in declared if not each.name.startswith("storage."))
-    yield from (_row(entry, shared=options.RULES.prefixed) for entry in declared)
-    if not options.RULES.refused:
+    for subject, entries in _grouped(declared):
+        if subject:
+            yield f"### {title}: {subject}\n"
+        yield "| option | accepts | default | meaning |\n| --- | --- | --- | --- |"
+        yield from (_row(entry, shared=options.RULES.prefixed) for entry in entries)
         yield ""
+    if not options.RULES.refused:
         return
     refused = [f"- `{name}`: {reason}" for name, reason in sorted(options.RULES.refused.items())]
-    yield "\nRefused, and why:\n"
+    yield "Refused, and why:\n"
     yield "\n".join(refused) + "\n"
+
+
+_SUBJECTS: Final[dict[str, str]] = {
+    "what": "path subscribe subscribePattern assign waitForTopics view tombstones includeHeaders "
+    "readUpTo kafka.isolation.level preferred.read.replica topic numPartitions partitioner "
+    "replication.factor acks",
+    "where from and to": "startingOffsets endingOffsets startingTimestamp endingTimestamp "
+    "startingOffsetsByTimestamp endingOffsetsByTimestamp startingOffsetsByTimestampStrategy "
+    "stopAtOffsets stateLocation",
+    "values of a schema registry": "decode.* schema.*",
+    "a remote tier": "remote.*",
+    "once, whatever happens": "flush transactional.id transactional.id.expiration.ms txnAppId "
+    "txnVersion allowUnknownCheckpoint checkpointLocation",
+    "copies": "preserveOffsets preserveEnds copiedFrom",
+    "a consumer group": "kafka.group.id kafka.group.instance.id joinGroup commitGroupOffsets",
+    "loss and damage": "failOnDataLoss onCorruptRecord onTimestampOverflow fetchOffset.* "
+    "maxDecompressedBytes",
+    "limits": "maxOffsetsPerTrigger maxBytesPerTrigger minOffsetsPerTrigger maxTriggerDelay "
+    "allowBrokerDirectory allowInternalTopics maxNewTopics",
+    "settings of a new topic": "message.* compression.* max.message.bytes cleanup.policy "
+    "retention.* delete.retention.ms *.compaction.lag.ms segment.* index.interval.bytes "
+    "min.cleanable.dirty.ratio min.insync.replicas file.delete.delay.ms preallocate",
+    "tuning": "*",
+}
+"""Subjects in their order, and the names of their options; those that no subject has are tuning."""
+
+
+def _grouped(declared: Sequence[Option]) -> Iterator[tuple[str, list[Option]]]:
+    """Put options under subjects, where there are many."""
+    if len(declared) <= _FEW:
+        yield "", [*declared]
+        return
+    found: dict[str, list[Option]] = {subject: [] for subject in _SUBJECTS}
+    for entry in declared:
+        found[_subject_of(entry.name)].append(entry)
+    yield from ((subject, entries) for subject, entries in found.items() if entries)
+
+
+_FEW: Final = 25
+
+
+def _subject_of(name: str) -> str:
+    return next(
+        subject
+        for subject, patterns in _SUBJECTS.items()
+        if any(fnmatchcase(name, pattern) for pattern in patterns.split())
+    )
 
 
 def _row(entry: Option, *, shared: bool) -> str:

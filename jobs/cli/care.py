@@ -324,8 +324,8 @@ def _report(done: Deleted, *, as_json: bool, dry_run: bool = False) -> None:
 
 def _print_left_alone(left_alone: Mapping[str, str]) -> None:
     """Say which topics were left as they are, and why: of many with one reason, how many."""
-    lines = (f"left alone: {name}: {reason}" for name, reason in sorted(left_alone.items()))
-    print_list(lines, "topics that are left alone")
+    lines = (f"skipped {name}: {reason}" for name, reason in sorted(left_alone.items()))
+    print_list(lines, "topics that are skipped")
 
 
 def shortened_rows(done: Deleted) -> list[dict[str, Any]]:

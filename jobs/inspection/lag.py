@@ -453,8 +453,8 @@ def _found(
         return _Found(
             None,
             None,
-            f"offset {offset} lies above the end of the log, and {end} is committed: it is of "
-            "another log, or records are gone",
+            f"committed offset {offset} is beyond the log end ({end}): the log was truncated or "
+            "recreated",
         )
     try:
         with watch.open(key) as log:

@@ -420,7 +420,7 @@ def _compact_bucket(root: BucketRoot, wanted: Wanted, *, dry_run: bool) -> Compa
             key: topic for key, topic in state.topics.items() if wanted.topic in {None, topic.name}
         }
     if wanted.topic is not None and not topics:
-        raise UnknownTopicOrPartitionError(f"the log at {root} knows no topic {wanted.topic!r}")
+        raise UnknownTopicOrPartitionError(f"no topic {wanted.topic!r} in {root}")
     for key, topic in topics.items():
         settings = {**wanted.config, **topic.settings}
         reason = _reason_against(topic.name, settings)

@@ -508,7 +508,7 @@ def _retain_bucket(
 
     def starts(state: BucketState) -> Iterator[tuple[str, TopicPartition, int]]:
         if topic is not None and all(each.name != topic for each in state.topics.values()):
-            raise UnknownTopicOrPartitionError(f"the log at {root} knows no topic {topic!r}")
+            raise UnknownTopicOrPartitionError(f"no topic {topic!r} in {root}")
         for key, known in state.topics.items():
             if topic in {None, known.name}:
                 retention = _retention(known, {**config, **known.settings}, done)
@@ -568,8 +568,8 @@ def _retention(topic: TopicState, settings: Mapping[str, str], done: Deleted) ->
     """Return the limits of a topic: none where none was given, and where it is only compacted."""
     if not Retention.is_given(settings):
         done.left_alone[topic.name] = (
-            "neither retention.ms nor retention.bytes was given: all records are kept. --config "
-            "gives one to this run"
+            "no retention.ms or retention.bytes is set, so all records are kept (set one with "
+            "--config)"
         )
         return _NONE
     for name, text in sorted(Retention.strange(settings).items()):

@@ -395,7 +395,7 @@ def _in_bucket(root: BucketRoot, state: BucketState, topic: str) -> tuple[str, T
             return key, known
     names = sorted(known.name for known in state.topics.values())
     raise UnknownTopicOrPartitionError(
-        f"the log at {root} knows no topic {topic!r}, but {listed(names) or 'none at all'}"
+        f"no topic {topic!r} in {root}. Topics: {listed(names) or 'none at all'}"
     )
 
 

@@ -19,7 +19,11 @@ __all__ = [
     "BOOLEAN",
     "DURATION_MS",
     "NAME",
+    "NAMES",
+    "OFFSETS",
+    "PARTITIONS",
     "PATHS",
+    "PATTERN",
     "READABLE_PATHS",
     "SIZE",
     "TEXT",
@@ -30,6 +34,7 @@ __all__ = [
     "integer",
     "number",
     "size",
+    "text",
 ]
 
 T_co = TypeVar("T_co", covariant=True)
@@ -164,7 +169,16 @@ def _read_paths(text: str, read: Callable[[str], str] = local_path) -> tuple[str
     return paths
 
 
-TEXT: Final = Kind("a text (UTF-8) that is not empty", _read_text)
+def text(accepts: str) -> Kind[str]:
+    """Return a kind of text that is read elsewhere; ``accepts`` says what it is."""
+    return Kind(accepts, _read_text)
+
+
+TEXT: Final = text("a text (UTF-8) that is not empty")
+NAMES: Final = text("names of topics, commas between them")
+PATTERN: Final = text("a regular expression (Python's)")
+OFFSETS: Final = text('JSON such as {"t":{"0":23}}')
+PARTITIONS: Final = text('JSON such as {"t":[0,1]}')
 NAME: Final = Kind(TEXT.accepts, _read_name)
 BOOLEAN: Final = Kind("true or false", _read_boolean)
 SIZE: Final = size()

@@ -20,7 +20,11 @@ from kafkalog.streaming.options.declaring import (
 )
 from kafkalog.streaming.options.kinds import (
     BOOLEAN,
+    NAMES,
+    OFFSETS,
+    PARTITIONS,
     PATHS,
+    PATTERN,
     READABLE_PATHS,
     TEXT,
     Kind,
@@ -28,6 +32,7 @@ from kafkalog.streaming.options.kinds import (
     duration_ms,
     integer,
     size,
+    text,
 )
 from kafkalog.streaming.options.quantities import TIME_ACCEPTS, read_moment, shown_time
 
@@ -77,7 +82,7 @@ class StoreOptions(Options):
 
     storage_endpoint: str | None = option(
         "storage.endpoint",
-        TEXT,
+        text("a URL such as https://host:9000"),
         default=None,
         doc="for s3:// paths: where the store answers, such as http://localhost:9000. Default: AWS",
     )
@@ -264,11 +269,11 @@ class RangeOptions(StoreOptions):
         "`tiers`",
     )
     subscribe: str | None = option(
-        "subscribe", TEXT, default=None, doc="topics to read, separated by commas"
+        "subscribe", NAMES, default=None, doc="topics to read, separated by commas"
     )
     subscribe_pattern: str | None = option(
         "subscribePattern",
-        TEXT,
+        PATTERN,
         default=None,
         doc="a regular expression (Python's). It is searched anywhere in a topic's name. Internal "
         "topics are left out",
@@ -281,11 +286,11 @@ class RangeOptions(StoreOptions):
         "from its first record on. false: it fails. The log directory itself must be there",
     )
     assign: str | None = option(
-        "assign", TEXT, default=None, doc='partitions to read, as JSON: {"topicA":[0,1]}'
+        "assign", PARTITIONS, default=None, doc='partitions to read, as JSON: {"topicA":[0,1]}'
     )
     starting_offsets: str | None = option(
         "startingOffsets",
-        TEXT,
+        text("earliest, latest, group:<id>, or JSON"),
         default=None,
         doc="where a query without a checkpoint starts: earliest, latest, JSON, or group:<id> for "
         "the committed positions of a consumer group. In the JSON, -2 is earliest, -1 is "
@@ -295,7 +300,7 @@ class RangeOptions(StoreOptions):
     )
     ending_offsets: str | None = option(
         "endingOffsets",
-        TEXT,
+        text("latest, or JSON"),
         default=None,
         doc="where a batch read ends (exclusive): latest, or JSON as for startingOffsets. "
         "Default: latest",
@@ -315,14 +320,14 @@ class RangeOptions(StoreOptions):
     )
     starting_offsets_by_timestamp: str | None = option(
         "startingOffsetsByTimestamp",
-        TEXT,
+        text('JSON such as {"t":{"0":1700000000000}}'),
         default=None,
         doc='startingTimestamp per partition, as JSON: {"topicA":{"0":1700000000000}}, or '
         '{"topicA":{"0":"2026-11-22T10:15:00Z"}}',
     )
     ending_offsets_by_timestamp: str | None = option(
         "endingOffsetsByTimestamp",
-        TEXT,
+        text('JSON such as {"t":{"0":1700000000000}}'),
         default=None,
         doc="endingTimestamp per partition, as JSON",
     )
@@ -335,7 +340,7 @@ class RangeOptions(StoreOptions):
     )
     stop_at_offsets: str | None = option(
         "stopAtOffsets",
-        TEXT,
+        OFFSETS,
         default=None,
         doc="where a stream ends (exclusive), as JSON per partition. Partitions that are not "
         "named have no end",

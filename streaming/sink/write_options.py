@@ -31,6 +31,7 @@ from kafkalog.streaming.options.kinds import (
     duration_ms,
     integer,
     size,
+    text,
 )
 from kafkalog.streaming.options.read_options import StoreOptions
 from kafkalog.streaming.options.topic_settings import LOG_CONFIG_NAMES, LogConfig
@@ -141,7 +142,7 @@ class WriteOptions(ReplicaOptions):
     )
     subscribe: str | None = option(
         "subscribe",
-        TEXT,
+        text("the name of a topic"),
         default=None,
         doc="the topic that a temporary view of SQL is read from. INSERT INTO the view appends to "
         "it, where topic is not given",
@@ -182,18 +183,16 @@ class WriteOptions(ReplicaOptions):
         default=DEFAULT_EXPIRATION_MS,
         unit="ms",
         kafka=True,
-        doc="how long this writer's last batch is remembered at least: more for a job that runs "
-        "once a month. A commit that finds it that old notes it. A later commit forgets it if it "
-        "is silent for as long again",
+        doc="an inactive writer's id expires between one and two times this long after its last "
+        "commit: more for a job that runs once a month",
     )
     allow_unknown_checkpoint: bool = option(
         "allowUnknownCheckpoint",
         BOOLEAN,
         default=False,
-        doc="let a streaming query begin above batch 0 though the log directories do not know its "
-        "id: it has a new transactional.id, comes from another sink, or was forgotten. "
-        "Without the option such a batch is refused, since an empty folder in place of a "
-        "missing mount looks the same",
+        doc="allow a query whose checkpoint is at batch 1 or later to start on a log that has no "
+        "record of it: it has a new transactional.id, comes from another sink, or has expired. Off "
+        "by default, because an unmounted disk looks the same",
     )
     txn_app_id: str | None = option(
         "txnAppId",
@@ -254,14 +253,14 @@ class WriteOptions(ReplicaOptions):
         BOOLEAN,
         default=False,
         doc="with preserveOffsets, for a streaming query over one source with Kafka's offsets: "
-        "each log ends where the source ended for the micro-batch, also above its last row. Its "
+        "pad each log to the source's end offset, even if the last offsets hold no records. Its "
         "topics must be there. A log that ended elsewhere before it is refused. Nothing expires "
         "by this query's commits. It needs a local checkpointLocation. A batch write needs "
         "copiedFrom instead",
     )
     copied_from: str | None = option(
         "copiedFrom",
-        TEXT,
+        text("JSON"),
         default=None,
         doc="for a batch write of `kafkalog run mirror` or `replay`: which topics it copies, from "
         "where and to where, as JSON. It is kept with the target's topics in the same commit. A "
@@ -270,7 +269,7 @@ class WriteOptions(ReplicaOptions):
     )
     checkpoint_location: str | None = option(
         "checkpointLocation",
-        TEXT,
+        text("a folder: a path or a URI"),
         default=None,
         doc="the query's checkpoint, which you set for Spark",
     )
@@ -307,7 +306,7 @@ class WriteOptions(ReplicaOptions):
     )
     cleanup_policy: str | None = _setting(
         "cleanup.policy",
-        TEXT,
+        text("delete, compact, or both with a comma"),
         doc="delete, compact or both: for `kafkalog retain`, `compact`, `maintain` and brokers",
     )
     retention_ms: str | None = _setting(
@@ -334,7 +333,7 @@ class WriteOptions(ReplicaOptions):
         "max.compaction.lag.ms", DURATION_MS, unit="ms", doc=_OF_COMPACTION
     )
     min_cleanable_dirty_ratio: str | None = _setting(
-        "min.cleanable.dirty.ratio", TEXT, doc=_OF_COMPACTION
+        "min.cleanable.dirty.ratio", text("a number from 0 to 1"), doc=_OF_COMPACTION
     )
     file_delete_delay_ms: str | None = _setting(
         "file.delete.delay.ms",

@@ -110,7 +110,7 @@ def unknown_topic(
     known = sorted({topic.name for topic in state.topics.values()})
     near = nearest(name, known)
     return UnknownTopicOrPartitionError(
-        f"the commit state of {', '.join(map(str, directories))} knows no topic {name!r}, but "
+        f"no topic {name!r} in {', '.join(map(str, directories))}. Topics: "
         f"{listed(known) or 'none at all'}" + (f" (did you mean {near}?)" if near else "")
     )
 

@@ -244,7 +244,7 @@ def change_again(log: Path) -> None:
         except OptionError as error:
             expect(error, "exists", "cannot have")
         except UnknownTopicOrPartitionError as error:
-            expect(error, "knows no topic 't'")
+            expect(error, "no topic 't'")
 
 
 def look_again(log: Path, until: Path) -> None:

@@ -48,7 +48,7 @@ def test_the_site_has_every_page_in_its_navigation_and_no_dead_link() -> None:
     found = {**site.pages(), **site.command_pages(), **site.module_pages()}
     navigation = site.settings(found).partition("\nnav:\n")[2]
     named = re.findall(r"([\w/.-]+\.md)$", navigation, re.MULTILINE)
-    assert sorted(named) == sorted(found)
+    assert sorted(named) == sorted(found), "mkdocs.yml names a page twice, or one that is not there"
     for name, text in found.items():
         for link in re.findall(r"\]\(([^)\s]+)\)", text):
             path = link.partition("#")[0]

@@ -8,6 +8,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import fsspec
@@ -36,6 +37,7 @@ from kafkalog.errors import CommitError
 from kafkalog.jobs.cli.app import app
 from kafkalog.jobs.cli.groups import delete_group
 from kafkalog.jobs.cli.lookup import get
+from kafkalog.jobs.inspection import metrics
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.sink.group_writer import GroupWriter
 
@@ -634,8 +636,13 @@ def test_salvage_shows_damage_and_drops_what_is_named(log: Path) -> None:
 
 
 @pytest.mark.parametrize("command", app.registered_commands, ids=lambda each: str(each.epilog))
-def test_the_example_in_each_help_works(log: Path, command: Any) -> None:
+def test_the_example_in_each_help_works(
+    log: Path, command: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert command.epilog.startswith("Example: kafkalog ")
+    nothing = SimpleNamespace(server_port=1, shutdown=list, server_close=list, join=list)
+    # else it would serve until Ctrl-C
+    monkeypatch.setattr(metrics, "serve", lambda *_: (nothing, nothing))
     if command.callback is get:
         Writer(log, topic="t").write(1, rows(["v"], keys=["k"]))
     if command.callback is delete_group:

@@ -91,10 +91,10 @@ def test_a_position_above_the_end_is_told(log: Path, caplog: pytest.LogCaptureFi
     code, text = call("groups", log, "--json")
     (row,) = map(json.loads, text.splitlines())
     assert (code, row["lag"], row["bytes"]) == (1, None, None)
-    assert row["problem"].startswith("offset 11 lies above the end of the log, and 10 is committed")
+    assert row["problem"].startswith("committed offset 11 is beyond the log end (10)")
     code, text = call("lag", log, "--json")
     assert (code, json.loads(text)["lag"]) == (1, None)
-    assert "g in in-0: offset 11 lies above the end" in caplog.text
+    assert "g in in-0: committed offset 11 is beyond the log end" in caplog.text
 
 
 def test_a_group_goes_where_it_is_told(log: Path) -> None:

@@ -91,7 +91,7 @@ def test_delete_records_moves_the_starts_that_are_named(log: Path) -> None:
     [
         (["retain", "--config", "retention.ms=soon"], "retention.ms is 'soon'"),
         (["retain", "--config", "retention.mss=1"], "did you mean 'retention.ms'"),
-        (["retain", "--topic", "u"], "knows no topic 'u'"),
+        (["retain", "--topic", "u"], "no topic 'u'"),
         (["delete-records", "--offsets", '{"t":{"0":3}}'], "committed up to 2"),
         (["delete-records", "--offsets", '{"t":{"0":-2}}'], "accepts numbers from -1"),
         (["delete-records", "--offsets", "all"], "offsets"),

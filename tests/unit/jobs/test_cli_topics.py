@@ -66,8 +66,8 @@ def test_bad_use_is_one_sentence_and_ends_with_2(tmp_path: Path) -> None:
     for words, told in (
         (("create", tmp_path, "--topic", "t"), "exists"),
         (("alter", tmp_path, "--topic", "t", "--config", "retention"), "NAME=VALUE"),
-        (("alter", tmp_path, "--topic", "u", "--partitions", 3), "knows no topic"),
-        (("delete", tmp_path, "--topic", "u"), "knows no topic"),
+        (("alter", tmp_path, "--topic", "u", "--partitions", 3), "no topic 'u'"),
+        (("delete", tmp_path, "--topic", "u"), "no topic 'u'"),
     ):
         code, text = call(*words)
         assert code == 2
