@@ -82,6 +82,14 @@ class TieredPath(RemotePath):
         """Return the offsets that neither the tier nor the log directory has, in this folder."""
         return self.store.gaps(self.key)
 
+    def max_timestamp(self) -> int | None:
+        """Return the largest timestamp of a segment that the tier has, as its broker has told."""
+        return self.store.max_timestamp(self.key)
+
+    def may_overlap(self) -> bool:
+        """Whether a listing alone tells what is in the tier: not where its segments end."""
+        return self.store.may_overlap(self.key)
+
     def is_in_tier(self) -> bool | None:
         """Whether the tier has anything of the log in this folder."""
         return self.store.is_in_tier(self.key)
@@ -436,6 +444,18 @@ class TieredStore:
         view, start = self._below(folder)
         pieces = [p for p in view.pieces if start is None or p.start < start]
         return gaps_between(pieces, start)
+
+    def max_timestamp(self, key: str) -> int | None:
+        """Return the largest timestamp of a segment of the tier; None of a local one."""
+        found = self._find(key)
+        if found is None or found[0].max_timestamp is None:
+            return None
+        local = self.local(key)
+        return None if local is not None and local.exists() else found[0].max_timestamp
+
+    def may_overlap(self, folder: str) -> bool:
+        """Whether it is not known where each segment of the tier ends."""
+        return any(piece.segment.end_offset is None for piece in self.view(folder).pieces)
 
     def is_in_tier(self, folder: str) -> bool:
         """Whether the tier has anything of the log in a folder."""

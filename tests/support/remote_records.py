@@ -42,9 +42,10 @@ def segment_added(
     epochs: Sequence[tuple[int, int]] = ((0, 0),),
     txn_index_empty: bool = True,
     state: int = 0,
+    max_timestamp: int = 1_700_000_000_000,
 ) -> bytes:
     """Return the record of a copy that was started; ``offsets`` are the first and the last one."""
-    body = struct.pack(">qqiqq", *offsets, 1, 1_700_000_000_000, 1_700_000_000_001)
+    body = struct.pack(">qqiqq", *offsets, 1, max_timestamp, 1_700_000_000_001)
     body += bytes([len(epochs) + 1])
     body += b"".join(struct.pack(">iq", *epoch) + b"\0" for epoch in epochs)
     body += struct.pack(">i", size) + b"\0" + bytes([state])

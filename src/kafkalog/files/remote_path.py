@@ -184,6 +184,14 @@ class RemotePath(_ReadAsPath):
         """Return the offsets of the log in this folder that are known to be nowhere."""
         return []
 
+    def max_timestamp(self) -> int | None:
+        """Return the largest timestamp in this segment, if that is known without reading it."""
+        return None
+
+    def may_overlap(self) -> bool:
+        """Whether a segment in this folder may go on behind the beginning of the next one."""
+        return False
+
     def is_in_tier(self) -> bool | None:
         """Whether a remote tier has a part of the log in this folder; None without a tier."""
         return None

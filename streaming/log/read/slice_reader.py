@@ -10,7 +10,8 @@ once it is brought up to date: what is read of it counts only as long as its sta
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
@@ -24,6 +25,7 @@ from kafkalog.errors import (
 )
 from kafkalog.files.deferred_signals import check_interrupt
 from kafkalog.files.paths import as_path
+from kafkalog.files.remote_path import RemotePath
 from kafkalog.streaming.log.log_dir import check_stamp
 from kafkalog.streaming.log.read.slices import open_planned
 from kafkalog.streaming.log.read.transactions import AbortedTransactions
@@ -47,6 +49,9 @@ if TYPE_CHECKING:
 __all__ = ["Decoder", "NarrowedDecoder", "read_slice"]
 
 _LOGGER = logging.getLogger("kafkalog.log")
+
+_MOST_OVERLAPPING: Final = 4
+"""How many earlier segments are looked into; leaders change seldom while they upload."""
 
 
 class Decoder(Protocol):
@@ -265,12 +270,31 @@ class _SliceReader:
             return self._seek()
         higher = segments.higher(segment.base_offset)
         check_stamp(self._directory, self._planned.replica)
+        reaching = self._reaching(segments, segment)
+        if reaching is not None:
+            return reaching
         if higher is None and not replaced:
             self._end_of_log(segment)
         if higher is None or higher.base_offset >= self._end:
             return None
         self._next = max(self._next, higher.base_offset)
         return self._seek()
+
+    def _reaching(self, segments: LogSegments, segment: LogSegment) -> _Place | None:
+        """Find an earlier segment that goes on behind the end of this one; None without any.
+
+        Two leaders may have uploaded 5 to 100 and 10 to 90, and a listing shows where they begin.
+        """
+        if not (isinstance(self._directory, RemotePath) and self._directory.may_overlap()):
+            return None
+        earlier = [each for each in segments if each.base_offset < segment.base_offset]
+        for each in earlier[: -_MOST_OVERLAPPING - 1 : -1]:
+            with suppress(FileNotFoundError), each:
+                position = each.translate_offset(self._next)
+                header = None if position is None else each.header_at(position)
+                if position is not None and header is not None and header.offset < self._end:
+                    return _Place(each, position, None)
+        return None
 
     def _end_of_log(self, segment: LogSegment) -> None:
         reason = f"{segment.path} ends at position {segment.size} and no segment follows"

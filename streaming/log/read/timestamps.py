@@ -65,7 +65,10 @@ def offset_behind_older(segment: LogSegment, timestamp: int) -> int:
     """Find an offset of an open segment below which nothing has ``timestamp`` or a later one.
 
     By the time index alone, and one batch that bears it out; the base offset if it tells nothing.
+    Of a segment that is known to be older without a look, all offsets are such.
     """
+    if _is_told_older(segment, timestamp):
+        return MAX_OFFSET
     times = segment.time_index() if timestamp > 0 else None
     with suppress(CorruptIndexError):
         entry = None if times is None else times.lookup(timestamp - 1)
@@ -201,10 +204,20 @@ def _may_hold(
 ) -> bool:
     if salvage is not None and segment.base_offset >= end_offset:
         return False
+    if _is_told_older(segment, timestamp):
+        return False
     latest = _latest(segment, end_offset, salvage, active=active).timestamp
     if latest == NO_TIMESTAMP:
         latest = segment.path.stat().st_mtime_ns // 1_000_000
     return latest >= timestamp
+
+
+def _is_told_older(segment: LogSegment, timestamp: int) -> bool:
+    """Whether a segment in a remote tier has nothing so late, as its broker has told."""
+    if not isinstance(segment.path, RemotePath):
+        return False
+    told = segment.path.max_timestamp()
+    return told is not None and NO_TIMESTAMP < told < timestamp
 
 
 def find_max_timestamp(

@@ -120,6 +120,20 @@ def test_a_wrong_tier_is_no_empty_one(log: Path, tier: KafkaTier, tmp_path: Path
         values(log, KafkaTier(tmp_path / "empty"))
 
 
+@pytest.mark.parametrize("split", ["1g", "1"])
+def test_where_a_listing_tells_a_copy_that_ends_early_hides_nothing(
+    tier: KafkaTier, tmp_path: Path, split: str
+) -> None:
+    one = write_log(tmp_path / "one", [0, 30], 40)
+    other = write_log(tmp_path / "other", [10, 16, 20], 24)
+    tier.upload(one, 0, 30)
+    tier.upload(one, 30, 40)
+    for start, end in ((10, 16), (16, 20), (20, 24)):
+        tier.upload(other, start, end)
+    assert values(None, tier, splitBytes=split) == list(range(40))
+    assert values(None, tier, startingOffsets='{"t":{"0":27}}') == list(range(27, 40))
+
+
 def test_another_topic_of_the_name_is_not_read(log: Path, tier: KafkaTier) -> None:
     old = KafkaTier(tier.root, topic_id="ZZZZZwQFBgcICQoLDA0ODw")
     old.upload(log / "t-0", 0, 10)

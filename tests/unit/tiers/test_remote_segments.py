@@ -168,7 +168,9 @@ def write_many(root: Path, count: int, *, says: bool) -> tuple[Path, KafkaTier]:
 
             where = ("t", TOPIC_ID, 0, segment_id)
             records += [
-                segment_added(*where, (start, start + 1), size=len(batch)),
+                segment_added(
+                    *where, (start, start + 1), size=len(batch), max_timestamp=1000 * (start + 1)
+                ),
                 segment_updated(*where),
             ]
     if says:
@@ -209,3 +211,19 @@ def test_a_read_of_some_offsets_opens_the_segments_that_have_them(
     assert rows["offset"].to_pylist() == [101, 102, 103, 104]
     opened = {key.rpartition("/")[2][:20] for key in requests.opened}
     assert opened <= {f"{start:020d}" for start in (100, 102, 104)}
+
+
+def test_a_read_from_a_time_on_opens_no_segment_that_its_broker_knows_to_be_older(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, tier = write_many(tmp_path, 100, says=True)
+    requests = Requests(monkeypatch)
+    given = {
+        "remote.path": str(tier.root),
+        "startingTimestamp": "181000",
+        "endingTimestamp": "185000",
+    }
+    rows = kafkalog.read(log, "t", options=given).read_all()
+    assert rows["offset"].to_pylist() == [181, 182, 183, 184]
+    opened = {key.rpartition("/")[2][:20] for key in requests.opened}
+    assert opened <= {f"{start:020d}" for start in (180, 182, 184)}
