@@ -6,14 +6,17 @@ of a node that was away: the one before the newest, of which it can have had no 
 is what follows then: its replicas are not in sync, are compared, and get what they lack.
 
 ==========================  =======================================================================
-state damaged or removed    rebuilt, if what lies beside it shows that the directory is of this set
+state damaged               rebuilt, if it, or what lies beside it, is of this set
+state removed               rebuilt, if the node has a folder of each partition that it is to have
 state of another set        rebuilt, if the directory holds partitions of this set and none of that
 intent damaged, or foreign  rebuilt: where logs were about to grow is not known there any more
 offset checkpoint damaged   put aside; the commit state knows log starts and high watermarks
 ==========================  =======================================================================
 
-A directory in which there is nothing stays missing: its disk may not be mounted. A file of a later
-release, or one that may not be read, is not damaged, and left alone.
+Other directories stay missing: their disk may not be mounted. What lies below the mount then may be
+locks, what a commit was about to do, and folders that it has made: it had begun at the disk, and
+its next call found another directory. A file of a later release, or one that may not be read, is
+not damaged, and left alone.
 
 A node that forgets may have voted for something. So whoever rebuilds it needs a majority without
 it: each commit that was made is known there, and what was not made by then never will be.
@@ -33,7 +36,7 @@ from kafkalog.checkpoints.broker import (
     read_offset_checkpoint,
     read_topic_id,
 )
-from kafkalog.checkpoints.commit_state import LOCK_FILE, PREPARED_FILE, STATE_FILE
+from kafkalog.checkpoints.commit_state import PREPARED_FILE, STATE_FILE
 from kafkalog.checkpoints.intent import INTENT_FILE, load_intent
 from kafkalog.checkpoints.sealed_file import read_head
 from kafkalog.checkpoints.state_file import state_bytes
@@ -47,7 +50,7 @@ from kafkalog.streaming.store.log_dirs import LogDirs
 from kafkalog.streaming.store.replicas.rewriting import distrust
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from kafkalog.checkpoints.commit_state import CommitState
     from kafkalog.checkpoints.voters import Voters
@@ -81,6 +84,9 @@ def find_lost(voters: Voters) -> dict[int, LostNode]:
     for node, members in voters.lost.items():
         with suppress(OSError, KafkaLogError), at(next(iter(members.values()))):
             without = [folder for folder in members.values() if folder not in voters.states]
+            is_removed = not all((folder / STATE_FILE).exists() for folder in without)
+            if is_removed and not _has_all_folders(node, members.values(), voters.newest):
+                continue
             if all(_is_of_set(folder, voters) for folder in without):
                 found[node] = LostNode(members, voters.missing[node])
     for node, members in voters.live.items():
@@ -119,7 +125,22 @@ def _is_of_set(folder: Path, voters: Voters) -> bool:
         head = read_head(folder / STATE_FILE)
         if head is not None:
             return bool(head.get("set") == state.set_id)
-    return not others and any((folder / name).exists() for name in (STATE_FILE, LOCK_FILE))
+    return not others
+
+
+def _has_all_folders(node: int, folders: Iterable[Path], state: CommitState) -> bool:
+    """Whether a node has a folder of each partition that it is to have, and is to have any."""
+    wanted = {
+        (key, number)
+        for key, topic in state.topics.items()
+        for number, each in topic.replicas.items()
+        if node in each.replicas
+    }
+    there = {
+        (_key_of(state, found), found.topic_partition.partition)
+        for found in LogDirs(folders, are_of_one_node=True).partitions().values()
+    }
+    return bool(wanted) and wanted <= there
 
 
 def _key_of(state: CommitState, found: PartitionDirectory) -> str:

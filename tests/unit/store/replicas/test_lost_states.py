@@ -28,12 +28,14 @@ import kafkalog
 from kafkalog.checkpoints.broker import (
     CLEANER_OFFSET,
     HIGH_WATERMARK,
+    LOCK,
     LOG_START_OFFSET,
     OFFSET_CHECKPOINTS,
     RECOVERY_POINT,
     write_checkpoint,
 )
 from kafkalog.checkpoints.commit_state import (
+    LOCK_FILE,
     PREPARED_FILE,
     STAGED_PREFIX,
     STATE_FILE,
@@ -45,6 +47,7 @@ from kafkalog.checkpoints.state_file import load_state, state_bytes
 from kafkalog.errors import CheckpointError, LogDirectoryError, NotEnoughReplicasError
 from kafkalog.files.paths import split_paths
 from kafkalog.jobs.cli.app import app
+from kafkalog.streaming.admin.nodes.voters import replace_node
 from kafkalog.streaming.admin.recovery import recover
 
 if TYPE_CHECKING:
@@ -285,13 +288,29 @@ def test_a_witness_that_has_lost_its_state_is_rebuilt(tmp_path: Path) -> None:
         kafkalog.append(path, "t", rows, transactional_id="w", version=version)
 
     write(0)
-    for version, break_it in enumerate((LOST["damaged"], LOST["removed"]), start=1):
-        break_it(tmp_path / "w")
-        write(version)
+    LOST["damaged"](tmp_path / "w")
+    write(1)
     assert not recover(split_paths(path)).problems
     (tmp_path / "a").rename(tmp_path / "away")
-    write(3)  # the witness votes
-    assert kafkalog.read(path, "t").read_all().num_rows == 4
+    write(2)  # the witness votes
+    assert kafkalog.read(path, "t").read_all().num_rows == 3
+
+
+def test_a_witness_without_a_state_may_be_unmounted_and_is_taken_in_by_hand(tmp_path: Path) -> None:
+    nodes = [tmp_path / "a", tmp_path / "b"]
+    path = f"{path_of(nodes)};witness:{tmp_path}/w"
+    table = pa.table({"value": ["1"]})
+    kafkalog.append(path, "t", table)
+    (tmp_path / "w" / STATE_FILE).unlink()
+    kafkalog.append(path, "t", table)
+    (problem,) = recover(split_paths(path)).problems
+    assert problem.startswith("node 2 is not there")
+    shutil.rmtree(tmp_path / "w")
+    replace_node([path], "2", f"witness:{tmp_path}/w")
+    assert not recover(split_paths(path)).problems
+    (tmp_path / "a").rename(tmp_path / "away")
+    kafkalog.append(path, "t", table)  # the witness votes
+    assert kafkalog.read(path, "t").read_all().num_rows == 3
 
 
 def test_one_of_two_directories_of_a_node_may_lose_its_state(tmp_path: Path) -> None:
@@ -311,6 +330,15 @@ def test_one_of_two_directories_of_a_node_may_lose_its_state(tmp_path: Path) -> 
 # What is left alone
 
 
+def files_of(node: Path) -> dict[Path, bytes]:
+    found = (path for path in node.rglob("*") if path.is_file())
+    return {
+        path: path.read_bytes()
+        for path in found
+        if not path.name.startswith(STAGED_PREFIX) and path.name not in {LOCK, LOCK_FILE}
+    }
+
+
 def later_release(node: Path) -> None:
     (node / STATE_FILE).write_bytes(seal(STATE_FILE, 99, [{"sequence": 1}]))
 
@@ -327,18 +355,41 @@ def unmounted(node: Path) -> None:
     node.mkdir()
 
 
-@pytest.mark.parametrize("what", [later_release, another_sets, unmounted])
+def unmounted_amid_a_commit(node: Path) -> None:
+    """Who had begun at the disk has left below the mount what it was about to do."""
+    prepared = (node / STATE_FILE).read_bytes()
+    unmounted(node)
+    (node / PREPARED_FILE).write_bytes(prepared)
+    (node / LOCK_FILE).touch()
+    (node / "kafkalog.unfinished").mkdir()
+
+
+def unmounted_while_a_topic_is_made(node: Path) -> None:
+    shutil.copytree(node / "t-0", node.parent / "made")
+    unmounted_amid_a_commit(node)
+    (node.parent / "made").rename(node / "t-0")
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        later_release,
+        another_sets,
+        unmounted,
+        unmounted_amid_a_commit,
+        unmounted_while_a_topic_is_made,
+    ],
+)
 def test_a_directory_that_may_be_another_is_not_touched(
     what: Callable[[Path], None], nodes: list[Path]
 ) -> None:
     what(nodes[1])
-    before = {path: path.read_bytes() for path in nodes[1].rglob("*") if path.is_file()}
+    before = files_of(nodes[1])
     append(nodes, 3, ["more"])
     append(nodes, 4, ["more"])
     (problem,) = recover(split_paths(path_of(nodes))).problems
     assert problem.startswith("node 1 is not there")
-    after = {path: path.read_bytes() for path in nodes[1].rglob("*") if path.is_file()}
-    assert {p: after[p] for p in after if not p.name.startswith(STAGED_PREFIX)} == before
+    assert files_of(nodes[1]) == before
     assert all(1 not in each.isr for each in _replicas(nodes))
 
 
