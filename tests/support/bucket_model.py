@@ -9,25 +9,35 @@ in which at most so many of these things happen.
 from __future__ import annotations
 
 import random
+import sys
 import threading
 from collections import Counter
-from contextlib import suppress
+from concurrent.futures import Future
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
-from kafkalog.checkpoints.bucket_state import BucketCommit, BucketState, Extent, parse_commit
+from kafkalog.checkpoints import bucket_state
+from kafkalog.checkpoints.bucket_state import (
+    BucketCommit,
+    BucketState,
+    Extent,
+    object_path,
+    parse_commit,
+)
 from kafkalog.checkpoints.commit_state import PartitionState, TopicState, WriterState
 from kafkalog.errors import KafkaLogError, UnknownOutcomeError
 from kafkalog.files.objects import Creation, ObjectEntry
 from kafkalog.files.system import system
-from kafkalog.streaming.objects import bucket_log
+from kafkalog.streaming.objects import bucket_log, merging
 from kafkalog.streaming.objects.bucket_log import BucketLog, Proposal
 from kafkalog.streaming.objects.cleaning import clean_commits, sweep_data
+from kafkalog.streaming.objects.merging import merge
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
     import pytest
 
@@ -115,10 +125,10 @@ def batch(
         if named and last is not None and last.batch_id >= number:
             return None
         known = state.topics.get(TOPIC)
-        end = 0 if known is None else known.partitions[0].log_end
+        start, _, end, _ = (0, 0, 0, 0) if known is None else known.partitions[0]
         unique = f"{number:016x}{ord(writer[0]):016x}"
         name = "" if inline else staged or f"data/{state.number:020}-{unique}"
-        topic = TopicState("topic", partitions={0: PartitionState(0, end + 1, end + 1, 0)})
+        topic = TopicState("topic", partitions={0: PartitionState(start, end + 1, end + 1, 0)})
         commit = BucketCommit(
             number=0,
             commit_id="",
@@ -132,6 +142,47 @@ def batch(
         return Proposal(commit, is_known_again=named)
 
     return propose
+
+
+def batch_of(letter: str) -> bytes:
+    """Return a batch of one record without a byte, which says whose it is."""
+    data = bytearray(61)
+    data[8:12] = (49).to_bytes(4, "big")
+    data[16] = 2
+    data[17] = ord(letter)  # of the checksum, which nobody compares here
+    data[43:57] = b"\xff" * 14
+    data[57:61] = (1).to_bytes(4, "big")
+    return bytes(data)
+
+
+class _LentLog:
+    """A log of a process, as whoever merges gets it."""
+
+    def __init__(self, log: BucketLog) -> None:
+        self._log = log
+
+    def open_store(self) -> _LentLog:
+        return self
+
+    def committed(self) -> None:
+        """See :meth:`BucketStore.committed`."""
+
+    @contextmanager
+    def writing(self) -> Iterator[BucketLog]:
+        yield self._log
+
+
+class _NoThreads:
+    """Does at once what a pool of threads would."""
+
+    def __init__(self, *_: object) -> None: ...
+
+    def submit(self, action: Callable[..., Any], *given: object) -> Future[Any]:
+        done: Future[Any] = Future()
+        done.set_result(action(*given))
+        return done
+
+    def shutdown(self) -> None: ...
 
 
 # ----------------------------------------------------------------------------------------------
@@ -156,6 +207,12 @@ class Scene:
     """How often another process goes on though the one that runs could."""
     cleaner: bool = False
     sweepers: int = 0
+    mergers: int = 0
+    segment_bytes: int = 0
+    """Those that merge seal segments of that size; 0: they write shared objects."""
+    trims: bool = False
+    reader: bool = False
+    """One reads what it planned, which may take less than a day."""
     follower: bool = False
     commits_before: int = 0
     commits_since: int = 0
@@ -215,6 +272,12 @@ class _Run:
             processes.append(_Process(self, "cleaner", self._cleaner))
         sweepers = range(self.scene.sweepers)
         processes += [_Process(self, f"sweeper {n}", self._sweeper) for n in sweepers]
+        mergers = range(self.scene.mergers)
+        processes += [_Process(self, f"merger {n}", self._merger) for n in mergers]
+        if self.scene.trims:
+            processes.append(_Process(self, "trimmer", self._trimmer))
+        if self.scene.reader:
+            processes.append(_Process(self, "reader", self._reader))
         if self.scene.follower:
             processes.append(_Process(self, "follower", self._follower))
         current: _Process | None = None
@@ -235,7 +298,8 @@ class _Run:
         """Make the log, with the commits that are there before."""
         log = BucketLog.create(self.store)
         for number in range(self.scene.commits_before):
-            log.commit(batch("before", number))
+            staged = self._stage(log, "b", number) if self.scene.mergers else ""
+            log.commit(batch("before", number, staged=staged))
         log.checkpoint()
         for number in range(self.scene.commits_since):
             log.commit(batch("before", self.scene.commits_before + number))
@@ -304,7 +368,7 @@ class _Run:
         if not self.scene.staged:
             return ""
         name = f"data/{log.follow().number:020}-{tries:016x}{ord(letter):016x}"
-        log.objects.put(f"{log.folder}/{name}", b"b" * 61)
+        log.objects.put(f"{log.folder}/{name}", batch_of(letter))
         return name
 
     def _sweeper(self, objects: Any) -> None:
@@ -312,6 +376,34 @@ class _Run:
         assert log is not None
         with suppress(KafkaLogError):
             sweep_data(log)
+
+    def _merger(self, objects: Any) -> None:
+        log = BucketLog.open(objects)
+        assert log is not None
+        size = self.scene.segment_bytes
+        with suppress(KafkaLogError):
+            merge(_LentLog(log), config={"segment.bytes": str(size)} if size else {})  # type: ignore[arg-type]
+
+    def _trimmer(self, objects: Any) -> None:
+        def propose(state: BucketState) -> Proposal | None:
+            before = state.topics[TOPIC].partitions[0]
+            topic = TopicState("topic", partitions={0: before._replace(log_start=1)})
+            is_done = before.log_start == 1
+            return None if is_done else Proposal(BucketCommit(topics={TOPIC: topic}), True)
+
+        log = BucketLog.open(objects)
+        assert log is not None
+        with suppress(KafkaLogError):
+            log.commit(propose)
+
+    def _reader(self, objects: Any) -> None:
+        log = BucketLog.open(objects)
+        assert log is not None
+        began_s = self.now_s
+        for extent in tuple(log.follow().extents.get((TOPIC, 0), ())):
+            found = objects.get(object_path(log.state.log_id, extent.object))
+            if found is None and self.now_s - began_s < 86_400:
+                raise FaultError(f"{extent.object} was planned to be read, and is gone")
 
     def _cleaner(self, objects: Any) -> None:
         log = BucketLog.open(objects)
@@ -339,7 +431,7 @@ class _Run:
         state = BucketState(self._log_id())
         for number in sorted(self.history):
             state.apply(parse_commit(self.history[number], "history"))
-        written = Counter(chr(extent.max_timestamp) for extent in state.extents.get((TOPIC, 0), ()))
+        written = self._written(state)
         for letter in self.scene.writers:
             if written[letter] > 1:
                 raise FaultError(f"the batch of {letter} is committed {written[letter]} times")
@@ -354,11 +446,27 @@ class _Run:
         if (log.follow().number, log.state.commit_id) != (state.number, state.commit_id):
             raise FaultError(f"the log opens at {log.state.number}, and has {state.number} commits")
 
+    def _written(self, state: BucketState) -> Counter[str]:
+        """Count the batches of each letter; where extents are merged, by what lies in objects."""
+        extents = state.extents.get((TOPIC, 0), ())
+        if not self.scene.mergers:
+            return Counter(chr(extent.max_timestamp) for extent in extents)
+        written: Counter[str] = Counter()
+        for extent in extents:
+            name = object_path(state.log_id, extent.object)
+            if name not in self.store.kept:
+                raise FaultError(f"{extent.object} of offset {extent.base_offset} is gone")
+            data = self.store.kept[name][0][extent.position : extent.position + extent.size]
+            if len(data) != 61 * extent.records:
+                raise FaultError(f"{extent.object} has not {extent.records} records")
+            written += Counter(chr(each) for each in data[17::61])
+        return written
+
     def _check_objects(self, state: BucketState) -> None:
         """See that all is there that the state names."""
         for extents in state.extents.values():
             for extent in extents:
-                name = f"_kafkalog/{state.log_id}/{extent.object}"
+                name = object_path(state.log_id, extent.object)
                 is_of_before = extent.max_timestamp == ord("b")
                 if name not in self.store.kept and not is_of_before:
                     raise FaultError(f"{extent.object} of offset {extent.base_offset} is gone")
@@ -461,10 +569,17 @@ def change_rule(patch: pytest.MonkeyPatch, module: ModuleType, old: str, new: st
     source = Path(str(module.__file__)).read_text()
     assert source.count(old) == 1, old
     changed = ModuleType(module.__name__)
+    patch.setitem(sys.modules, module.__name__, changed)  # dataclasses look there for theirs
     exec(compile(source.replace(old, new), "<changed>", "exec"), changed.__dict__)
     if module is bucket_log:
         without_rests(patch, changed)
         patch.setattr(f"{__name__}.BucketLog", changed.BucketLog)
+    elif module is merging:
+        patch.setattr(f"{__name__}.merge", changed.merge)
+        patch.setattr(changed, "_LEAST_EXTENTS", 2)
+    elif module is bucket_state:
+        for name in ("_replace", "find_swept"):
+            patch.setattr(BucketState, name, getattr(changed.BucketState, name))
     else:
         patch.setattr(f"{__name__}.clean_commits", changed.clean_commits)
         patch.setattr(f"{__name__}.sweep_data", changed.sweep_data)
@@ -508,6 +623,8 @@ def walk(scene: Scene, patch: pytest.MonkeyPatch, runs: int, seed: int = 1) -> N
 def _play(run: _Run, patch: pytest.MonkeyPatch, count: int) -> None:
     patch.setattr(system, "time_ns", lambda: int(run.now_s * 1e9))
     patch.setattr(system, "boottime", lambda: run.now_s)
+    patch.setattr(merging, "_LEAST_EXTENTS", 2)
+    patch.setattr(system, "pool", _NoThreads)
     try:
         run.play()
     except (FaultError, KafkaLogError, ValueError) as error:

@@ -20,6 +20,7 @@ from tests.support.bucket_model import (
     without_rests,
 )
 
+from kafkalog.checkpoints import bucket_state
 from kafkalog.checkpoints.bucket_state import BucketCommit, data_name
 from kafkalog.errors import (
     BatchIdentityError,
@@ -30,7 +31,7 @@ from kafkalog.errors import (
 )
 from kafkalog.files.objects import Creation
 from kafkalog.files.system import system
-from kafkalog.streaming.objects import bucket_log, cleaning
+from kafkalog.streaming.objects import bucket_log, cleaning, merging
 from kafkalog.streaming.objects.bucket_log import BucketLog, Proposal
 from kafkalog.streaming.objects.cleaning import clean_commits, sweep_data
 
@@ -467,6 +468,30 @@ SCENES = {
     ),
     "one writer of several": Scene("AB", lost=1, late=2, one_process=True),
     "followed": Scene("xy", months=2, switches=2, cleaner=True, follower=True),
+    "merged": Scene(
+        "wx", lost=1, late=1, kills=1, switches=2, mergers=2, staged=True, commits_before=2
+    ),
+    "merged and trimmed": Scene(
+        "w", lost=1, switches=3, mergers=1, trims=True, staged=True, commits_before=3
+    ),
+    "merged and swept": Scene(
+        "w", months=2, switches=3, mergers=1, sweepers=1, staged=True, commits_before=2
+    ),
+    "merged while it is read": Scene(
+        "", months=1, switches=4, mergers=1, sweepers=1, reader=True, staged=True, commits_before=2
+    ),
+    "sealed": Scene(
+        "w",
+        months=1,
+        kills=1,
+        switches=3,
+        mergers=2,
+        segment_bytes=130,
+        sweepers=1,
+        trims=True,
+        staged=True,
+        commits_before=4,
+    ),
 }
 
 
@@ -559,6 +584,33 @@ RULES: dict[str, tuple[Any, ...]] = {
         "        swept, self.state.swept = None, 0\n",
         "swept",
         14,
+    ),
+    "what was merged is as it was": (
+        merging,
+        "                if replacement(state, key, old):\n",
+        "                if key[0] in state.topics:\n",
+        "merged and trimmed",
+    ),
+    "a merge that took too long is refused": (
+        bucket_state,
+        "            named |= {extent.object for extent in some} - known\n",
+        "",
+        "merged and swept",
+        14,
+    ),
+    "what a merge drops is kept for a while": (
+        bucket_state,
+        "        self.dropped.update(dict.fromkeys(gone, self.number))\n",
+        "",
+        "merged while it is read",
+        10,
+    ),
+    "what was dropped lately is not swept": (
+        cleaning,
+        "    kept |= state.dropped.keys()\n    for folder",
+        "    for folder",
+        "merged while it is read",
+        10,
     ),
     "no clean-up without a floor": (
         cleaning,
