@@ -38,7 +38,7 @@ from kafkalog.streaming.store.ends.tracker import LogEndTracker
 from kafkalog.streaming.store.log_dirs import LogDirs
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from pyspark.sql import DataFrame
 
@@ -123,14 +123,16 @@ class SourceLogs:
         return start, max(min(end, ends[key]), start or 0)
 
 
-def topics_of_target(path: str) -> dict[str, TopicState]:
+def topics_of_target(path: str | Sequence[str]) -> dict[str, TopicState]:
     """Return what the commit state of a target says of its topics, by their names.
 
-    Nothing of log directories, or of a log in an object store, that are yet to be made.
+    Nothing of log directories, or of a log in an object store, that are yet to be made. ``path`` is
+    the text that names them, or what was read from it.
     """
-    if (root := bucket_of([path])) is not None:
+    paths = [path] if isinstance(path, str) else list(path)
+    if (root := bucket_of(paths)) is not None:
         return _topics_in_bucket(root)
-    folders = [Path(each) for each in split_paths(path) if Path(each).is_dir()]
+    folders = [Path(each) for each in split_paths(",".join(paths)) if Path(each).is_dir()]
     state = load_committed(folders).state if folders else None
     return {} if state is None else {topic.name: topic for topic in state.topics.values()}
 

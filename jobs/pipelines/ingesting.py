@@ -22,7 +22,7 @@ from pyspark.sql import functions as sf
 from pyspark.sql.types import BinaryType, MapType
 
 from kafkalog.errors import KafkaLogError, OptionError
-from kafkalog.files.paths import SCHEME, refuse_among_logs, split_paths
+from kafkalog.files.paths import SCHEME, refuse_among_logs
 from kafkalog.jobs.pipelines.checkpoint_folder import CheckpointFolder
 from kafkalog.jobs.pipelines.continuation import (
     PlannedBatch,
@@ -86,6 +86,12 @@ class Ingest:
     from_target: bool = False
 
     @property
+    def paths(self) -> tuple[str, ...]:
+        """Where the records go, with what reaches the store of a place that is a URI."""
+        written = WriteOptions.parse({**self.options, "path": self.log, "topic": self.topic})
+        return written.paths
+
+    @property
     def counts_offsets(self) -> bool:
         """Whether the log can know how much it holds of the source.
 
@@ -104,10 +110,10 @@ class Ingest:
             OptionError, InvalidTopicError, BadParameter: it cannot be used.
             KafkaLogError: none of the brokers answers.
         """
-        written = WriteOptions.parse({**self.options, "path": self.log, "topic": self.topic})
-        refuse_among_logs("--checkpoint", self.checkpoint, written.paths)
+        paths = self.paths
+        refuse_among_logs("--checkpoint", self.checkpoint, paths)
         self.source.check()
-        check_folders({"LOG": written.paths})
+        check_folders({"LOG": paths})
         check_folders_of_spark({"--checkpoint": self.checkpoint})
         if self.from_target and not self.counts_offsets:
             raise OptionError(
@@ -188,7 +194,7 @@ class CountedIngest:
         return given.source if starts else self._continuing(held)
 
     def _held(self, topics: Iterable[str]) -> TargetState:
-        known = topics_of_target(self._given.log)
+        known = topics_of_target(self._given.paths)
         into = dict.fromkeys(sorted(topics), self._given.topic)
         return state_of_target(known, self._reader, into)
 
@@ -204,7 +210,7 @@ class CountedIngest:
             f"the topic {given.topic!r} in {given.log}",
             given.source.place,
             f"the checkpoint {given.checkpoint}",
-            rebuild=deletion if given.topic in topics_of_target(given.log) else "",
+            rebuild=deletion if given.topic in topics_of_target(given.paths) else "",
             other_target="another topic and another --checkpoint leave this one as it is",
             without_lost="--input-option failOnDataLoss=false leaves them out",
         )
@@ -249,7 +255,7 @@ class CountedIngest:
     ) -> None:
         given = self._given
         left = to_records(without_held_rows(rows, batch.ranges, first), **given.columns)
-        if given.topic not in topics_of_target(given.log) and left.isEmpty():
+        if given.topic not in topics_of_target(given.paths) and left.isEmpty():
             self._create()
         writer = left.write.format("kafkalog").mode("append").options(**given.options)
         writer.options(topic=given.topic, copiedFrom=copied).save(given.log)
@@ -258,7 +264,7 @@ class CountedIngest:
         """Make the topic: a commit without rows makes none, and none could keep the offsets."""
         given = self._given
         count = int(given.options.get("numPartitions", "1"))
-        create(split_paths(given.log), given.topic, partitions=count)
+        create(given.paths, given.topic, partitions=count)
 
 
 def _source_of(source: Input, spark: SparkSession) -> tuple[_Source, str]:

@@ -37,6 +37,7 @@ from kafkalog.jobs.pipelines.restore_plan import NO_END, Until
 from kafkalog.jobs.process.running import json_line
 from kafkalog.model import partition_counts, validate_topic_name
 from kafkalog.streaming.admin.topics import create
+from kafkalog.streaming.objects.bucket_store import bucket_of
 from kafkalog.streaming.options.quantities import iso_time, shown_time
 from kafkalog.streaming.options.read_options import ReadOptions
 from kafkalog.streaming.sink.write_options import WriteOptions
@@ -541,8 +542,7 @@ class _Log:
         Raises:
             OptionError: a topic that is there has fewer partitions.
         """
-        known = [path for path in self.paths if Path(path).is_dir()]
-        there = partition_counts(LogEndTracker(known).look().offsets if known else ())
+        there = self._partition_counts()
         wanted: dict[str, int] = {}
         for topic, count in self.replay.partition_counts().items():
             name = self.name or topic
@@ -558,9 +558,17 @@ class _Log:
                     "some"
                 )
 
+    def _partition_counts(self) -> dict[str, int]:
+        """Return how many partitions each topic has that is there."""
+        if bucket_of(self.paths) is not None:
+            known = topics_of_target(self.paths).items()
+            return {name: len(topic.partitions) for name, topic in known}
+        folders = [path for path in self.paths if Path(path).is_dir()]
+        return partition_counts(LogEndTracker(folders).look().offsets if folders else ())
+
     def held(self, replay_id: str) -> TargetState:
         """Return what the commit state says of how far a replay is."""
-        known = topics_of_target(",".join(self.paths))
+        known = topics_of_target(self.paths)
         return state_of_target(known, reader_of(replay_id), self.names)
 
     @property

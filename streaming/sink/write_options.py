@@ -432,7 +432,7 @@ class WriteOptions(ReplicaOptions):
             if value != known:
                 raise OptionError(
                     f"option {name!r} is {value}, and a log in an object store takes "
-                    f"{'none' if known is None else known} only"
+                    f"{'none' if known is None else known} only{_WHY.get(name, '')}"
                 )
 
     def _ignore_half_a_group(self) -> None:
@@ -492,6 +492,14 @@ class WriteOptions(ReplicaOptions):
             if known.name in LOG_CONFIG_NAMES
         }
         return {name: value for name, value in values.items() if value is not None}
+
+
+_WHY: Final = {
+    "preserveOffsets": ": it gives offsets itself, so neither mirror nor restore write there; "
+    "replay plays topics into it, with new ones",
+    "kafka.group.id": ": source and sink of a query in a group meet in local files",
+}
+"""Why a log in an object store does not take an option."""
 
 
 # ----------------------------------------------------------------------------------------------

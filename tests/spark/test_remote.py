@@ -12,6 +12,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 from pyspark import cloudpickle
 from pyspark.errors import PySparkException
@@ -20,6 +21,15 @@ from tests.support.corpus import UnpackedCase
 from tests.support.object_store import ObjectStore, Request, object_store
 from tests.support.spark import small_session
 
+import kafkalog
+from kafkalog.errors import OptionError
+from kafkalog.jobs.mirroring import Mirror
+from kafkalog.jobs.pipelines.ingesting import Ingest
+from kafkalog.jobs.pipelines.inputs import Input
+from kafkalog.jobs.pipelines.replay_checkpoint import ReplayCheckpoint
+from kafkalog.jobs.pipelines.replaying import Replay, target_of
+from kafkalog.jobs.pipelines.supervised import attend_pieces
+from kafkalog.jobs.replay import begin, work_of
 from kafkalog.streaming.spark.datasource import KafkaLogDataSource
 
 if TYPE_CHECKING:
@@ -323,3 +333,110 @@ def test_no_secret_stands_in_a_plan_an_event_a_message_or_a_pickle(
     assert any("SparkListenerJobEnd" in path.read_text(errors="replace") for path in kept)
     shown += [path.read_bytes().decode(errors="replace") for path in kept]
     assert not any(SECRET in text for text in shown)
+
+
+# Pipelines from a bucket, and into one
+
+
+def append(place: str, options: dict[str, str], first: int, count: int = 6) -> None:
+    numbers = range(first, first + count)
+    partitions = pa.array([number % 2 for number in numbers], pa.int32())
+    rows = pa.table({"value": [str(number) for number in numbers], "partition": partitions})
+    kafkalog.append(place, "t", rows, options={**options, "numPartitions": "2"})
+
+
+def found(place: str, options: dict[str, str], topic: str = "t") -> list[int]:
+    rows = kafkalog.read(place, topic, columns=["value"], options=options).read_all()
+    return sorted(int(value) for value in rows["value"].to_pylist())
+
+
+def test_pipelines_go_on_from_a_bucket_and_into_one(
+    spark: SparkSession, store: ObjectStore, tmp_path: Path
+) -> None:
+    store.make_bucket()
+    given, source, target = store.options, store.uri("pipes"), store.uri("piped")
+    subscribed = {**given, "subscribe": "t", "startingOffsets": "earliest"}
+
+    def ingest(checkpoint: str) -> None:
+        one = Ingest(
+            source=Input(source, "kafkalog", options=subscribed),
+            log=target,
+            topic="in",
+            checkpoint=str(tmp_path / checkpoint),
+            columns={"value": "value"},
+            options=given,
+        )
+        one.check()
+        one.start(spark).awaitTermination(300)
+
+    def replay() -> None:
+        one = Replay(log=source, topics=("t",), options=given)
+        into = target_of(target, one, "again", given)
+        one.check()
+        reached = ReplayCheckpoint.open(str(tmp_path / "replay"), {"TARGET": target})
+        held = begin(one, reached, into)
+        attend_pieces(spark, "x", work_of(spark, one, reached, into, held), grace_ms=0)
+
+    for run, count in enumerate((6, 12)):
+        append(source, given, 6 * run)
+        ingest("ingest")
+        replay()
+        assert found(target, given, "in") == [*range(count)]
+        assert found(target, given, "again") == [*range(count)]
+    ingest("another")  # the topic knows what it has
+    assert found(target, given, "in") == [*range(12)]
+    with pytest.raises(OptionError, match="neither mirror nor restore"):
+        Mirror(source=source, target=target, topics=("t",), checkpoint=str(tmp_path / "c")).check()
+
+
+@pytest.mark.nightly
+def test_a_bucket_is_mirrored_and_shown_by_its_newest_rows(
+    spark: SparkSession, store: ObjectStore, tmp_path: Path
+) -> None:
+    store.make_bucket()
+    given, source, copy = store.options, store.uri("mirrored"), str(tmp_path / "copy")
+    mirror = Mirror(
+        source=source,
+        target=copy,
+        topics=("t",),
+        checkpoint=str(tmp_path / "checkpoint"),
+        options=given,
+    )
+    for run, count in enumerate((6, 12)):
+        append(source, given, 6 * run)
+        mirror.check()
+        mirror.prepare()
+        mirror.start(spark).awaitTermination(300)
+        mirror.finish()
+        assert found(copy, {}) == [*range(count)]
+    keyed = spark.range(9).selectExpr(
+        "CAST(id % 3 AS STRING) AS key", "CAST(id AS STRING) AS value"
+    )
+    writer = keyed.coalesce(1).write.format("kafkalog").options(**given, topic="keyed")
+    writer.mode("append").save(source)
+    latest = spark.read.format("kafkalog").options(**given, subscribe="keyed", view="latest")
+    rows = latest.load(source).selectExpr("CAST(value AS STRING)").collect()
+    assert sorted(row[0] for row in rows) == ["6", "7", "8"]
+
+
+def test_a_stream_commits_positions_of_its_group_to_a_bucket(
+    spark: SparkSession, store: ObjectStore, tmp_path: Path
+) -> None:
+    store.make_bucket()
+    given, source = store.options, store.uri("grouped")
+    append(source, given, 0)
+    group = {"kafka.group.id": "g", "commitGroupOffsets": "true"}
+    for _ in range(2):  # the last batch of a run is confirmed by the next one
+        query = (
+            spark.readStream.format("kafkalog")
+            .options(**given, **group, subscribe="t", startingOffsets="earliest")
+            .load(source)
+            .writeStream.format("noop")
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert query.awaitTermination(300)
+        append(source, given, 6, 2)
+    started = kafkalog.read(source, "t", options={**given, "startingOffsets": "group:g"})
+    assert started.read_all().num_rows == 10 - 6
