@@ -18,6 +18,7 @@ from tests.support.log_files import flip
 from tests.support.logs import Row, append_batch, batch_bytes
 from tests.support.replicated import append, path_of
 from tests.support.sinking import Writer, rows, values_of
+from tests.support.tiers import KafkaTier, write_log, write_metadata
 from typer.testing import CliRunner
 
 from kafkalog.checkpoints.broker import (
@@ -653,6 +654,13 @@ def test_the_example_in_each_help_works(
     example = command.epilog.replace("/logs", str(log)).replace("/backup", str(log.parent))
     example = example.replace(nodes, path_of(log.parent / name for name in "abc"))
     example = example.replace("/d/log", f"{log}.d")
+    if "--remote /tier" in example:
+        write_log(log.parent / "moved", [0, 10], 20)
+        tier = KafkaTier(log.parent / "tier")
+        tier.move(log.parent / "moved" / "t-0", [0, 10])
+        write_metadata(log.parent / "moved", tier.records)
+        example = example.replace("/tier", str(tier.root))
+        example = example.replace(str(log), str(log.parent / "moved"))
     code, text = call(*shlex.split(example)[2:])
     assert code == 0, text
 
