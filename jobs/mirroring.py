@@ -240,7 +240,9 @@ class Mirror:
             return None
         into = {topic: topic for topic in topics}
         begins = {key: there[key] for key in ends if key in there}
-        source = self.source
+        # what a tier holds, the sink cannot look at
+        has_tier = any(name.lower() == "remote.path" for name in self.options)
+        source = "" if has_tier else self.source
         copied = copied_batch(_READER, source, into, planned, held, noted=noted, begins=begins)
         return PlannedCopy(ranges, first, copied)
 

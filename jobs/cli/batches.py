@@ -84,10 +84,12 @@ def verify(
     exit_if([summary["problems"]])
 
 
-def _with_tier(paths: list[str], remote: str | None, settings: list[str] | None) -> Sequence[str]:
-    """Return log directories, with the tier below them that is named."""
+def _with_tier(
+    paths: list[str], remote: str | None, settings: list[str] | None, *, is_asked: bool = True
+) -> Sequence[str]:
+    """Return log directories, with the tier below them that is named, if one is."""
     if remote is None:
-        if settings:
+        if settings and is_asked:
             raise OptionError("--set goes with --remote: it says how the tier is read")
         return paths
     from kafkalog.jobs.inspection.tiers import tiered_places  # noqa: PLC0415
@@ -361,16 +363,17 @@ def consume(  # noqa: PLR0917 - what the command line offers
             *(partition, start.offset, None, since, until, key, header, producer),
             *(transactional_id, is_hex),
         )
-        topics = split_names(topic) if topic else [_topic_of_folder(paths) or _only_topic(paths)]
+        options = reading_options(isolation, settings)
+        there = _with_tier(paths, options.get("remote.path"), settings, is_asked=False)
+        topics = split_names(topic) if topic else [_topic_of_folder(paths) or _only_topic(there)]
         asked = limit is not None
         output = _Output(template, parquet, follow, is_hex, as_json, asked, grows=True)
         for name in () if follow else topics:
-            partitions_of(paths, name)
-        options = reading_options(isolation, settings)
+            partitions_of(there, name)
         _show_records(paths, topics, words, output, limit, options, start)
 
 
-def _only_topic(paths: list[str]) -> str:
+def _only_topic(paths: Sequence[str]) -> str:
     """Return the one topic that is there, but for Kafka's own.
 
     Raises:

@@ -129,3 +129,12 @@ def test_verify_of_a_tier_alone_checks_chunks(log: Path, tmp_path: Path) -> None
     damaged = run("verify", tier.root, "--remote", tier.root, *AT_ONCE)
     assert damaged.exit_code == 1
     assert path.name in damaged.stdout
+
+
+def test_records_of_a_tier_are_shown_with_the_log_and_alone(log: Path, tier: KafkaTier) -> None:
+    tier.move(log / "t-0", [0, 10, 20])
+    named = ("--set", f"remote.path={tier.root}")
+    whole = run("consume", log, "-t", "t", "--format", "%o ", *named)
+    assert whole.stdout.split() == [str(offset) for offset in range(40)], whole.stderr
+    alone = run("consume", tier.root, "--format", "%o ", *named)
+    assert alone.stdout.split() == [str(offset) for offset in range(20)], alone.stderr
