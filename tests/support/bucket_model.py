@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 __all__ = [
     "FaultError",
     "MemoryObjects",
+    "NoThreads",
     "Scene",
     "batch",
     "change_rule",
@@ -172,7 +173,7 @@ class _LentLog:
         yield self._log
 
 
-class _NoThreads:
+class NoThreads:
     """Does at once what a pool of threads would."""
 
     def __init__(self, *_: object) -> None: ...
@@ -181,6 +182,9 @@ class _NoThreads:
         done: Future[Any] = Future()
         done.set_result(action(*given))
         return done
+
+    def map(self, action: Callable[[Any], Any], given: Iterable[Any]) -> list[Any]:
+        return [action(each) for each in given]
 
     def shutdown(self) -> None: ...
 
@@ -624,7 +628,7 @@ def _play(run: _Run, patch: pytest.MonkeyPatch, count: int) -> None:
     patch.setattr(system, "time_ns", lambda: int(run.now_s * 1e9))
     patch.setattr(system, "boottime", lambda: run.now_s)
     patch.setattr(merging, "_LEAST_EXTENTS", 2)
-    patch.setattr(system, "pool", _NoThreads)
+    patch.setattr(system, "pool", NoThreads)
     try:
         run.play()
     except (FaultError, KafkaLogError, ValueError) as error:

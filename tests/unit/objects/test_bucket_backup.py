@@ -85,7 +85,7 @@ def test_it_is_the_local_log_of_the_same_batches(
     bucket: str, tmp_path: Path, config: dict[str, str], merges: bool
 ) -> None:
     local, copy = tmp_path / "local", tmp_path / "copy"
-    fill([str(local), bucket], 25, config)
+    fill([str(local), bucket], 15, config)
     if merges:
         root = bucket_of([bucket])
         assert root is not None

@@ -104,7 +104,7 @@ def rows_of(place: object) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(
-    "seed", [*range(6), *(pytest.param(n, marks=pytest.mark.nightly) for n in range(6, 30))]
+    "seed", [*range(3), *(pytest.param(n, marks=pytest.mark.nightly) for n in range(3, 30))]
 )
 def test_it_is_what_the_local_cleaner_makes(
     root: BucketRoot, objects: FolderObjects, tmp_path: Path, clock: list[int], seed: int
@@ -181,7 +181,7 @@ def test_what_is_trimmed_meanwhile_is_not_brought_back(
 
 def test_a_round_of_maintenance_does_all_of_it(root: BucketRoot, objects: FolderObjects) -> None:
     chance, said = random.Random(1), []
-    for _ in range(50):
+    for _ in range(30):
         append(chance, [str(root)], {"cleanup.policy": "compact", "segment.bytes": "1000"})
     kafkalog.append(str(root), "u", pa.table({"value": ["x"]}), options={"retention.ms": "1000"})
     before = len(rows_of(root))

@@ -103,9 +103,9 @@ def extents(root: BucketRoot) -> dict[tuple[str, int], list[Extent]]:
 
 
 CONFIGS = [
-    {"segment.bytes": "8000"},
+    {"segment.bytes": "5000"},
     {"segment.bytes": "4000", "index.interval.bytes": "512", "compression.type": "zstd"},
-    {"segment.ms": "200000", "segment.jitter.ms": "60000"},
+    {"segment.ms": "120000", "segment.jitter.ms": "60000"},
     {"segment.bytes": "6000", "segment.index.bytes": "64", "index.interval.bytes": "300"},
 ]
 
@@ -115,8 +115,8 @@ def test_sealed_segments_are_those_of_a_local_log(
     root: BucketRoot, objects: FolderObjects, tmp_path: Path, config: dict[str, str]
 ) -> None:
     local = tmp_path / "local"
-    fill(local, 40, config)
-    fill(root, 40, config)
+    fill(local, 20, config)
+    fill(root, 20, config)
     done = merge(root)
     assert not done.problems
     assert done.segments
