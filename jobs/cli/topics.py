@@ -47,6 +47,8 @@ def topics(paths: Paths, as_json: Json = False) -> None:
         from kafkalog.jobs.inspection.topics import list_topics  # noqa: PLC0415
 
         rows = list_topics(paths)
+    if not as_json:  # `topic describe` has room for settings
+        rows = [{name: row[name] for name in row if name != "settings"} for row in rows]
     print_rows(rows, as_json=as_json)
 
 

@@ -10,6 +10,7 @@ from kafkalog.checkpoints.committed import load_committed
 from kafkalog.checkpoints.voters import find_voters
 from kafkalog.jobs.inspection.log_dirs import ends_of, log_dirs_of, partitions_of, say_missing
 from kafkalog.streaming.admin.nodes.replicas import inspect_replicas
+from kafkalog.streaming.coordinator.cluster_partitions import find_cluster_view
 from kafkalog.streaming.log.partition_log import PartitionLog
 from kafkalog.streaming.log.retention import Retention
 from kafkalog.streaming.store.ends.tracker import say_tiered
@@ -39,7 +40,19 @@ def list_topics(paths: Sequence[str]) -> list[Row]:
         with PartitionLog(found.path, key) as log:
             row["bytes"] += _size(log)
     _add_replicas(paths, rows)
+    _add_settings(paths, rows)
     return list(rows.values())
+
+
+def _add_settings(paths: Sequence[str], rows: dict[str, Row]) -> None:
+    """Name ids that no folder tells, and settings, as the metadata of a broker's cluster does."""
+    cluster = find_cluster_view(log_dirs_of(paths).paths)
+    if cluster is None:
+        return
+    by_name = {name: key for key, name in cluster.names.items()}
+    for row in rows.values():
+        row["topicId"] = row["topicId"] or by_name.get(row["topic"])
+        row["settings"] = dict(cluster.settings.get(row["topicId"] or "", {}))
 
 
 def _add_replicas(paths: Sequence[str], rows: dict[str, Row]) -> None:
@@ -92,7 +105,24 @@ def describe_partitions(
             each = known.replicas[key.partition]
             found = {"leader": each.leader, "replicas": [*each.replicas], "isr": [*each.isr]}
             rows[-1] |= found
+    _add_told_by_cluster(paths, rows)
     return rows
+
+
+def _add_told_by_cluster(paths: Sequence[str], rows: Sequence[Row]) -> None:
+    """Add what the metadata of a broker's cluster says of partitions; brokers are numbers."""
+    cluster = find_cluster_view(log_dirs_of(paths).paths)
+    if cluster is None:
+        return
+    by_name = {name: key for key, name in cluster.names.items()}
+    for row in rows:
+        if row["retention"] is not None:  # a set of ours knows it
+            continue
+        row["topicId"] = topic_id = row["topicId"] or by_name.get(row["topic"])
+        row["settings"] = dict(cluster.settings.get(topic_id or "", {}))
+        known = cluster.partitions.get(topic_id or "", {}).get(row["partition"])
+        if known is not None and len(cluster.broker_epochs) > 1:
+            row |= {"leader": known.leader, "replicas": [*known.replicas], "isr": [*known.isr]}
 
 
 def _retention(known: TopicState | None) -> str | None:

@@ -268,14 +268,14 @@ class MetadataReplay(Replay):
     """The names and settings of topics."""
 
     kinds = frozenset({TOPIC, CONFIG, REMOVE_TOPIC})
-    _names: dict[str, str] = field(default_factory=dict)
+    names: dict[str, str] = field(default_factory=dict)
     _settings: dict[str, dict[str, str]] = field(default_factory=dict)
 
     def _apply(self, kind: int, fields: Fields) -> None:
         if kind == TOPIC:
-            self._names[fields["topicId"]] = fields["name"]
+            self.names[fields["topicId"]] = fields["name"]
         elif kind == REMOVE_TOPIC:
-            name = self._names.pop(fields["topicId"], None)
+            name = self.names.pop(fields["topicId"], None)
             self._settings.pop(name or "", None)
         elif fields["resourceType"] == _OF_TOPIC:
             given = self._settings.setdefault(fields["resourceName"], {})
@@ -287,7 +287,7 @@ class MetadataReplay(Replay):
     @property
     def settings(self) -> dict[str, dict[str, str]]:
         """The settings given to each topic, by topic id."""
-        return {key: dict(self._settings.get(name, {})) for key, name in self._names.items()}
+        return {key: dict(self._settings.get(name, {})) for key, name in self.names.items()}
 
 
 def read_cluster_topics(log_dir: Path) -> ClusterTopics | None:

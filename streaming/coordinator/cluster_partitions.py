@@ -28,7 +28,9 @@ from kafkalog.streaming.coordinator.cluster_metadata import (
     REGISTER_BROKER,
     REMOVE_TOPIC,
     TOPIC,
+    MetadataReplay,
     Replay,
+    find_metadata,
     replay_metadata,
 )
 
@@ -44,6 +46,7 @@ __all__ = [
     "ClusterView",
     "TopicNames",
     "ViewReplay",
+    "find_cluster_view",
     "read_cluster_view",
     "read_partition_counts",
 ]
@@ -71,31 +74,30 @@ class ClusterPartition(NamedTuple):
 class ClusterView:
     """What a copy of the metadata log says, up to the offset ``end``.
 
-    ``partitions`` are by topic id and number, ``names`` by topic id. ``broker_epochs`` are those
-    under which brokers were registered last.
+    ``partitions`` are by topic id and number, ``names`` and ``settings`` by topic id: settings
+    that were given to it. ``broker_epochs`` are those under which brokers were registered last.
     """
 
     names: Mapping[str, str]
     partitions: Mapping[str, Mapping[int, ClusterPartition]]
     broker_epochs: Mapping[int, int]
     end: int
+    settings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
-class ViewReplay(Replay):
-    """Topics, partitions and brokers."""
+class ViewReplay(MetadataReplay):
+    """Topics with their settings, partitions and brokers."""
 
-    kinds = frozenset({TOPIC, PARTITION, PARTITION_CHANGE, REMOVE_TOPIC, REGISTER_BROKER})
-    names: dict[str, str] = field(default_factory=dict)
+    kinds = MetadataReplay.kinds | {PARTITION, PARTITION_CHANGE, REGISTER_BROKER}
     partitions: dict[str, dict[int, ClusterPartition]] = field(default_factory=dict)
     broker_epochs: dict[int, int] = field(default_factory=dict)
 
     def _apply(self, kind: int, fields: Fields) -> None:
-        if kind == TOPIC:
-            self.names[fields["topicId"]] = fields["name"]
-        elif kind == REMOVE_TOPIC:
-            self.names.pop(fields["topicId"], None)
-            self.partitions.pop(fields["topicId"], None)
+        if kind in MetadataReplay.kinds:
+            super(ViewReplay, self)._apply(kind, fields)
+            if kind == REMOVE_TOPIC:
+                self.partitions.pop(fields["topicId"], None)
         elif kind == REGISTER_BROKER:
             self.broker_epochs[fields["brokerId"]] = fields["brokerEpoch"]
         else:
@@ -139,7 +141,45 @@ def read_cluster_view(log_dir: Path) -> ClusterView | None:
     end = replay_metadata(log_dir, replay)
     if end is None:
         return None
-    return ClusterView(replay.names, replay.partitions, replay.broker_epochs, end)
+    return ClusterView(replay.names, replay.partitions, replay.broker_epochs, end, replay.settings)
+
+
+class _ReadView(NamedTuple):
+    """What a metadata log says, and the files that told it."""
+
+    files: tuple[tuple[str, int, int], ...]
+    view: ClusterView | None
+
+
+class _ReadViews(dict[str, _ReadView]):
+    """What was read last of each metadata log."""
+
+
+def find_cluster_view(log_dirs: Iterable[Path]) -> ClusterView | None:
+    """Return what the metadata in log directories says, by the copy that reaches furthest.
+
+    None where there is none, and with a warning where it cannot be read. It is read again once its
+    files change.
+    """
+    try:
+        folder = find_metadata(log_dirs)
+        if folder is None or isinstance(folder, RemotePath):
+            return None if folder is None else read_cluster_view(folder.parent)
+        files, known = _files_of(folder), remembered(_ReadViews).get(str(folder))
+        if known is None or known.files != files:
+            known = _ReadView(files, read_cluster_view(folder.parent))
+            remembered(_ReadViews)[str(folder)] = known
+    except (KafkaLogError, OSError) as error:
+        _LOG.warning("what the cluster says of its topics is not known: %s", error)
+        return None
+    return known.view
+
+
+def _files_of(folder: Path) -> tuple[tuple[str, int, int], ...]:
+    return tuple(
+        (each.name, each.stat().st_size, each.stat().st_mtime_ns)
+        for each in sorted(folder.iterdir())
+    )
 
 
 @dataclass(slots=True)
@@ -184,10 +224,7 @@ def read_partition_counts(log_dirs: Iterable[Path]) -> dict[str, int]:
         folder = log_dir / f"{CLUSTER_METADATA_TOPIC}-0"
         if isinstance(folder, RemotePath) or not folder.is_dir():
             continue
-        files = tuple(
-            (each.name, each.stat().st_size, each.stat().st_mtime_ns)
-            for each in sorted(folder.iterdir())
-        )
+        files = _files_of(folder)
         known = remembered(_ReadCounts).get(str(folder))
         if known is None or known.files != files:
             known = _Counts(files, _read_counts(log_dir))

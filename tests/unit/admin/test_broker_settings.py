@@ -8,11 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.support import cluster_records
 from tests.support.corpus import UnpackedCase
+from tests.support.logs import Row, batch_bytes, write_segment
 from tests.support.sinking import Writer, rows
 
+from kafkalog.checkpoints.broker import write_topic_id
 from kafkalog.checkpoints.state_file import load_state
-from kafkalog.jobs.inspection.topics import describe_partitions
+from kafkalog.jobs.inspection.topics import describe_partitions, list_topics
 from kafkalog.streaming.admin.broker.handover import hand_over, take_over
 from kafkalog.streaming.admin.recovery import recover
 from kafkalog.streaming.admin.retention import retain
@@ -133,3 +136,24 @@ def test_settings_that_are_not_known_stop_no_command_and_stay(log: Path) -> None
     assert hand_over([str(log)]).problems == []
     assert take_over([str(log)]).problems == []
     assert settings_of(log)[name] == before
+
+
+def test_topics_of_a_broker_are_listed_with_the_settings_of_its_cluster(tmp_path: Path) -> None:
+    ids = ("AAECAwQFBgcICQoLDA0ODw", "AAECAwQFBgcICQoLDA0OEA")
+    made = [cluster_records.topic(name, key) for name, key in zip("tu", ids, strict=True)]
+    given = b"\x01\x04\x00\x02\x02t\x0dretention.ms\x025\x00"
+    led = cluster_records.partition(ids[0], 0, [2, 1])
+    brokers = [cluster_records.registered(number, 9) for number in (1, 2)]
+    log = cluster_records.write_metadata(tmp_path, *made, given, led, *brokers)
+    for name, key in zip("tu", ids, strict=True):
+        write_segment(log / f"{name}-0", 0, batch_bytes(0, [Row()]))
+        if name == "u":
+            write_topic_id(log / "u-0", key)
+    settings = {"t": {"retention.ms": "5"}, "u": {}}
+    listed = list_topics([str(log)])
+    assert {row["topic"]: row["settings"] for row in listed} == settings
+    assert tuple(row["topicId"] for row in listed) == ids
+    first, second = describe_partitions([str(log)], None)
+    assert (first["settings"], second["settings"]) == (settings["t"], {})
+    assert [first[name] for name in ("topicId", "leader", "isr")] == [ids[0], 2, [2, 1]]
+    assert second["topicId"] == ids[1]
