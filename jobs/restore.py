@@ -11,6 +11,11 @@ Up to a point in time, and without the keys of people who have asked for that:
 TABLE is what `kafkalog run archive` has written, or any table with the columns partition, offset
 and value. A topic becomes visible at once. If the job is killed, run the same command again: it
 ends what was begun. A topic that has other records is refused.
+
+    kafkalog run restore --from-tiers BUCKET LOG
+
+writes what lies in a remote tier (KIP-405) into a new log directory, with the offsets, epochs and
+ids that the topics had. --cluster-metadata names what is left of a broker, which tells settings.
 """
 
 from __future__ import annotations
@@ -18,7 +23,7 @@ from __future__ import annotations
 from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from rich.console import Console
@@ -29,16 +34,22 @@ from kafkalog.jobs.pipelines.restore_plan import Until, check_target
 from kafkalog.jobs.process.arguments import (
     LOG,
     NOT_GIVEN,
+    SETTINGS,
     TABLE,
     TABLE_FORMAT,
     TOPICS,
     given_settings,
     help_text,
+    pairs,
     split_names,
 )
-from kafkalog.jobs.process.running import Command, check_input, run
+from kafkalog.jobs.process.running import Command, check_input, print_line, run
 from kafkalog.jobs.restoring import Restore
 from kafkalog.jobs.session import session
+from kafkalog.model import listed, many
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 
@@ -80,12 +91,42 @@ PARTITIONS = Annotated[
 ]
 
 
-@app.command(cls=Command, help=help_text(__doc__))
+FROM_TIERS = Annotated[
+    str | None,
+    typer.Option(metavar="TIER", help="Restore from a remote tier, a path or URI, and no table."),
+]
+CLUSTER_METADATA = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="DIR", help="With --from-tiers: a log directory of the cluster; may be repeated."
+    ),
+]
+
+_ALL: Final = "*"
+
+
+class _Restoring(Command):
+    """A tier is no table: where one is named, the words are those of the log alone."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401 - of typer
+        """Read the words of the command."""
+        names = {word.partition("=")[0] for word in args}
+        if "--from-tiers" in names:
+            args = [_ALL, *args]
+            if not names & {"--topic", "-t"}:
+                args += ["--topic", _ALL]
+        return super().parse_args(ctx, args)
+
+
+@app.command(cls=_Restoring, help=help_text(__doc__))
 def main(
     table: TABLE,
     log: LOG,
     *,
     topic: TOPICS,
+    from_tiers: FROM_TIERS = None,
+    cluster_metadata: CLUSTER_METADATA = None,
+    settings: SETTINGS = None,
     until: UNTIL = None,
     key: KEYS = None,
     suppress: SUPPRESS = None,
@@ -96,7 +137,9 @@ def main(
     table_format: TABLE_FORMAT = DELTA_FORMAT,
 ) -> None:
     """Run the pipeline."""
-    path = ",".join(log)
+    path, given = ",".join(log), (pairs(settings), cluster_metadata or (), given_settings(config))
+    if _restore_tier(from_tiers, path, topic, *given):
+        return
     check_input(table)
     restore = Restore(
         table=table,
@@ -113,6 +156,46 @@ def main(
     )
     check_target(path, restore.topics, restore.config, restore.until)
     _run(restore)
+
+
+def _restore_tier(
+    tier: str | None,
+    log: str,
+    topic: Sequence[str],
+    settings: Mapping[str, str],
+    cluster_metadata: Sequence[str],
+    config: Mapping[str, str],
+) -> bool:
+    """Restore from a tier, and say in numbers what came back and what did not.
+
+    Returns:
+        whether a tier is named.
+    """
+    if tier is None:
+        if cluster_metadata or settings:
+            raise OptionError("--cluster-metadata and --set go with --from-tiers")
+        return False
+    from kafkalog.jobs.inspection.tiers import tiered_places  # noqa: PLC0415 - few need it
+    from kafkalog.streaming.admin.tier_restore import restore_from_tier  # noqa: PLC0415
+
+    topics = () if topic == [_ALL] else split_names(topic)
+    places = tiered_places([tier], None, settings)
+    done = restore_from_tier(places, log, topics, cluster_metadata=cluster_metadata, config=config)
+    for each in done.partitions:
+        lost = sum(end - start for start, end in each.gaps)
+        gone = f", without {lost} offsets that the tier lacks" if lost else ""
+        print_line(
+            f"{each.key}: offsets {each.start} to {each.end} in {many(each.segments, 'segment')}, "
+            f"{each.size} bytes{gone}"
+        )
+    if done.unknown_settings:
+        print_line(f"nobody tells the settings of {listed(done.unknown_settings)}", err=True)
+    print_line(
+        "What the brokers had not uploaded is not in a tier: the records above these ends, and the "
+        "positions of consumer groups",
+        err=True,
+    )
+    return True
 
 
 def _run(restore: Restore) -> None:

@@ -8,6 +8,8 @@
     compact topics, as a broker's cleaner does.
 ``backup``
     copies of log directories.
+``tier_restore``
+    log directories out of a remote tier.
 ``recovery``
     bring logs into order: roll back, cut a torn tail, rebuild indexes; and dry runs of it.
 ``salvage``, ``damage``

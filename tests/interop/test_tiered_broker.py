@@ -6,16 +6,20 @@ begins in the tier and goes on in the log.
 
 from __future__ import annotations
 
+import shutil
 import time
 from typing import TYPE_CHECKING, Final
 
 import confluent_kafka
 import pytest
 from tests.support.jars import KAFKA_TIERS
-from tests.support.kafka import Broker, Topic
+from tests.support.kafka import Broker, Topic, serve
 
 import kafkalog
+from kafkalog.jobs.inspection.tiers import tiered_places
 from kafkalog.jobs.process.jars import fetch
+from kafkalog.model import TopicPartition
+from kafkalog.streaming.admin.tier_restore import restore_from_tier
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -180,3 +184,35 @@ def test_a_tiered_topic_is_read_as_a_consumer_reads_it(tiers: Tiers) -> None:
     tiers.broker.stop()
     found = tiers.read("sent")
     assert found.num_rows == 6000
+
+
+def test_a_cluster_comes_back_from_its_bucket(tmp_path: Path) -> None:
+    home = tmp_path / "broker"
+    topics = [Topic("plain", 2, TIERED), Topic("sent", 2, TIERED)]
+    with Broker(home, settings=settings(home)) as broker:
+        tiers = Tiers(broker, home / "tier")
+        broker.create_topics(*topics)
+        for codec in CODECS:
+            tiers.produce("plain", 1500, **{"compression.type": codec})
+        tiers.transactions("sent", 60)
+        until(lambda: tiers.first_here("plain") > 0 and tiers.first_here("sent") > 0)
+        sent = broker.consume_all("sent", isolation="read_committed")
+        plain = broker.consume_all("plain")
+    left = tmp_path / "left"
+    shutil.copytree(broker.log_dirs[0] / "__cluster_metadata-0", left / "__cluster_metadata-0")
+    shutil.rmtree(broker.log_dirs[0])
+    target = tmp_path / "back"
+    places = tiered_places([str(home / "tier")], None, {})
+    done = restore_from_tier(places, str(target), cluster_metadata=[str(left)])
+    ends = {each.key: each.end for each in done.partitions}
+    assert not any(each.gaps for each in done.partitions)
+    config = done.settings["plain"]
+    assert (config["segment.bytes"], config["retention.ms"]) == ("1048576", "3600000")
+    served = [Topic(name, 2, done.settings[name]) for name in ("plain", "sent")]
+    with serve(tmp_path / "new", [target], served) as new:
+        for name, before in (("plain", plain), ("sent", sent)):
+            isolation = "read_committed" if name == "sent" else "read_uncommitted"
+            found = new.consume_all(name, isolation=isolation)
+            uploaded = [r for r in before if r.offset < ends[TopicPartition(name, r.partition)]]
+            assert len(uploaded) > 1000
+            assert found == uploaded

@@ -12,7 +12,17 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-__all__ = ["change", "ids", "partition", "registered", "removed", "topic", "uuid", "write_metadata"]
+__all__ = [
+    "change",
+    "ids",
+    "partition",
+    "registered",
+    "removed",
+    "setting",
+    "topic",
+    "uuid",
+    "write_metadata",
+]
 
 
 def uuid(text: str) -> bytes:
@@ -23,6 +33,12 @@ def uuid(text: str) -> bytes:
 def topic(name: str, topic_id: str) -> bytes:
     """Return the record of a topic."""
     return b"\x01\x02\x00" + bytes([len(name) + 1]) + name.encode() + uuid(topic_id) + b"\0"
+
+
+def setting(topic: str, name: str, value: str) -> bytes:
+    """Return the record of a topic's setting."""
+    texts = b"".join(bytes([len(each) + 1]) + each.encode() for each in (topic, name, value))
+    return b"\x01\x04\x00\x02" + texts + b"\0"
 
 
 def removed(topic_id: str) -> bytes:

@@ -36,7 +36,10 @@ __all__ = [
 ]
 
 TOPIC_ID = "AAECAwQFBgcICQoLDA0ODw"
-SUFFIXES = (".log", ".index", ".timeindex", ".txnindex", ".snapshot")
+SUFFIXES = (
+    *(".log", ".index", ".timeindex", ".txnindex", ".snapshot"),
+    ".leader_epoch_checkpoint",
+)
 
 
 def id_of(*words: object) -> str:
