@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -21,7 +21,7 @@ from kafkalog.jobs.process.output_paths import check_file, check_replaced
 from kafkalog.jobs.process.running import print_line
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from kafkalog.jobs.report.facts import Facts
     from kafkalog.jobs.report.findings import Finding
@@ -84,6 +84,10 @@ def plot(
 Html = Annotated[
     Path | None, typer.Option("--html", metavar="FILE", help="Write a page for a browser.")
 ]
+Compare = Annotated[
+    Path | None,
+    typer.Option(metavar="OLD.html", help="Show what has changed since an earlier page."),
+]
 Checkpoint = Annotated[
     list[str] | None,
     typer.Option(help="Show this Spark query too, by its checkpoint folder; may be repeated."),
@@ -100,6 +104,7 @@ def report(
     paths: Paths,
     topic: TopicName = None,
     html: Html = None,
+    compare: Compare = None,
     checkpoint: Checkpoint = None,
     verify: Verify = True,
     as_json: Json = False,
@@ -107,7 +112,7 @@ def report(
     """Show what is in here, how it grew, who reads it, what is wrong and what to do."""
     with one_line_errors():
         from kafkalog.jobs.report.facts import gather  # noqa: PLC0415
-        from kafkalog.jobs.report.findings import find_problems  # noqa: PLC0415
+        from kafkalog.jobs.report.findings import find_problems, read_figures  # noqa: PLC0415
         from kafkalog.jobs.report.page import (  # noqa: PLC0415
             check_target,
             page_of,
@@ -116,13 +121,29 @@ def report(
 
         if html is not None:
             check_target(html, paths)
+        earlier = None if compare is None else read_figures(compare)
         with progress_bar() as told:
             facts = gather(paths, checkpoint or (), told, checks=verify, topic=topic)
         findings = find_problems(facts)
         if html is not None:
-            write_page(html, page_of(facts, findings), paths)
+            write_page(html, page_of(facts, findings, earlier), paths)
     _print(facts, findings, html, as_json=as_json)
+    if earlier is not None and html is None:
+        _print_changes(facts, findings, earlier, as_json=as_json)
     exit_if(each.is_problem for each in findings)
+
+
+def _print_changes(
+    facts: Facts, findings: Sequence[Finding], earlier: Mapping[str, Any], *, as_json: bool
+) -> None:
+    from kafkalog.jobs.report.findings import changes_since, figures_of  # noqa: PLC0415
+
+    rows = changes_since(earlier, figures_of(facts, findings))
+    if as_json:
+        print_rows([{"kind": "change", **row} for row in rows], as_json=True)
+        return
+    print_line(f"changes since that report: {len(rows) or 'none'}")
+    print_rows(rows, as_json=False)
 
 
 _SPARE: Final = ("codecs", "firstTimestamp", "bytes")

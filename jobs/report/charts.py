@@ -144,6 +144,9 @@ def table(columns: Sequence[Column], rows: Iterable[tuple[Sequence[object], str 
         "div",
         tag("table", tag("thead", tag("tr", *head)), tag("tbody", *body)),
         class_="wide",
+        tabindex="0",
+        role="region",
+        aria_label=f"Table: {columns[used[0]].heading if used else 'nothing'}",
     )
 
 
@@ -350,18 +353,18 @@ class Growth:
         )
         return tag("ul", *items, class_="legend")
 
-    def cumulative(self) -> Markup:
-        """Draw how the bytes add up."""
+    def cumulative(self, width: int) -> Markup:
+        """Draw how the bytes add up, in steps: nothing is known of the time within a span."""
         lows = dict.fromkeys(self._edges(), 0)
         shapes, totals = [], self._totals()
-        frame = self._frame(880, 240, max(totals.values(), default=0), size_ticks)
+        frame = self._frame(width, 240, max(totals.values(), default=0), size_ticks)
         for each in self.series:
             highs, total = {}, 0
             for edge in lows:
                 total += each.spans.get(edge - 1, (0, 0))[_BYTES]
                 highs[edge] = lows[edge] + total
-            there = [(edge * self.width_ms, highs[edge]) for edge in lows]
-            back = [(edge * self.width_ms, low) for edge, low in reversed(lows.items())]
+            there = [(edge * self.width_ms, value) for edge, value in _in_steps(highs)]
+            back = [(edge * self.width_ms, value) for edge, value in reversed(_in_steps(lows))]
             points = " L".join(f"{frame.x(time)} {frame.y(value)}" for time, value in there + back)
             name = tag("title", f"{each.name}: {shown_size(total)}")
             shapes.append(tag("path", name, d=f"M{points} Z", class_=f"area {each.colour}"))
@@ -444,6 +447,15 @@ class Growth:
             role="img",
             aria_label=said,
         )
+
+
+def _in_steps(values: Mapping[int, int]) -> list[tuple[int, int]]:
+    """Return the corners of steps: a value holds up to the next edge."""
+    corners: list[tuple[int, int]] = []
+    for edge, value in values.items():
+        corners += [(edge, corners[-1][1])] if corners else []
+        corners.append((edge, value))
+    return corners
 
 
 def _anchor(frame: _Frame, at: int) -> str:

@@ -23,6 +23,7 @@ from kafkalog.jobs.inspection.figures import (
 from kafkalog.jobs.inspection.groups import list_groups
 from kafkalog.jobs.inspection.lag import LagMeter, ReadersNamed
 from kafkalog.jobs.inspection.log_dirs import ends_of, log_dirs_of, partitions_of
+from kafkalog.jobs.inspection.metrics import describe_disks
 from kafkalog.jobs.inspection.topics import describe_partitions, list_offsets, list_topics
 from kafkalog.model import INTERNAL_TOPICS, TopicPartition
 from kafkalog.streaming.log.read.salvage import SUMMARY
@@ -92,6 +93,8 @@ class Facts:
     """Whether the sink has the directories; else they are a broker's, or a copy of a broker's."""
     topics: list[Row] = field(default_factory=list)
     partitions: list[Row] = field(default_factory=list)
+    disks: list[Row] = field(default_factory=list)
+    """The file systems on which partitions lie: their room, and for how long it lasts."""
     offsets: list[Row] = field(default_factory=list)
     counts: list[Row] = field(default_factory=list)
     measured: dict[TopicPartition, Measured] = field(default_factory=dict)
@@ -161,6 +164,7 @@ def _describe(facts: Facts, paths: Sequence[str]) -> None:
             setattr(facts, name, find())
         except KafkaLogError as error:
             facts.unknown[name] = error
+    facts.disks = describe_disks(facts.partitions)
 
 
 def _of_topic(facts: Facts, rows: list[Row]) -> list[Row]:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from dataclasses import dataclass, replace
+from html import unescape
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
 from kafkalog.checkpoints.broker import META_PROPERTIES
+from kafkalog.errors import OptionError
 from kafkalog.jobs.inspection.batches import Fault
 from kafkalog.jobs.inspection.figures import rows_of
 from kafkalog.jobs.inspection.log_dirs import log_dirs_of
@@ -16,18 +19,22 @@ from kafkalog.jobs.inspection.units import shown_size
 from kafkalog.model import many
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
 
     from kafkalog.jobs.report.facts import Facts
 
 
 __all__ = [
     "Finding",
+    "changes_since",
     "facts_as_rows",
+    "figures_of",
     "find_problems",
     "finding_lines",
     "is_internal",
     "new_warnings",
+    "read_figures",
     "reader_table",
     "summary_line",
     "summary_of",
@@ -405,6 +412,7 @@ def facts_as_rows(facts: Facts, findings: Sequence[Finding]) -> Iterator[Row]:
         "group": facts.groups,
         "reader": facts.readers,
         "openTransaction": facts.open_transactions,
+        "disk": facts.disks,
     }.items():
         yield from ({"kind": kind, **row} for row in rows)
     yield from rows_of(facts.measured)
@@ -450,3 +458,57 @@ def finding_lines(findings: Sequence[Finding]) -> Iterator[str]:
             yield f"{kind}: {each.where}: {text}"
         yield f"  {each.advice}"
         yield from (f"    {line}" for line in each.commands)
+
+
+# ----------------------------------------------------------------------------------------------
+# What has changed since an earlier report, whose page keeps its figures.
+
+
+_KEPT: Final = re.compile(r'<data class="figures" value="(.*?)"')
+
+
+def figures_of(facts: Facts, findings: Sequence[Finding]) -> str:
+    """Return what a later report is compared with: figures by their names, as JSON."""
+    found: dict[str, int] = {"problems": sum(each.is_problem for each in findings)}
+    for row in topic_rows(facts):
+        if not is_internal(row["topic"]):
+            for name in ("partitions", "records", "bytes"):
+                if row[name] is not None:
+                    found[f"topic {row['topic']}: {name}"] = row[name]
+    for row in reader_table(facts):
+        if row["lag"] is not None:
+            name = f"{row['reader']}: offsets behind"
+            found[name] = found.get(name, 0) + row["lag"]
+    for row in facts.disks:
+        found[f"{row['paths'][0]}: bytes free"] = row["freeBytes"]
+    return json.dumps({"madeAt": facts.made_at, "figures": found})
+
+
+def read_figures(path: Path) -> dict[str, Any]:
+    """Read what :func:`figures_of` gave for an earlier page.
+
+    Raises:
+        OptionError: there is none, or it is no page with figures.
+    """
+    try:
+        kept = _KEPT.search(path.read_text(encoding="utf-8"))
+        found: dict[str, Any] = json.loads(unescape(kept[1])) if kept else {}
+    except OSError as error:
+        raise OptionError(f"--compare cannot be read: {path}: {error.strerror}") from None
+    except ValueError:
+        found = {}
+    if not isinstance(found.get("figures"), dict):
+        raise OptionError(
+            f"--compare {path} is no page of kafkalog report --html, or one of an older version"
+        )
+    return found
+
+
+def changes_since(earlier: Mapping[str, Any], now: str) -> list[Row]:
+    """Return what differs between an earlier report's figures and those of now."""
+    before, after = earlier["figures"], json.loads(now)["figures"]
+    return [
+        {"what": name, "before": before.get(name), "now": after.get(name)}
+        for name in [*after, *(each for each in before if each not in after)]
+        if before.get(name) != after.get(name)
+    ]

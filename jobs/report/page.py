@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from kafkalog import __version__
 from kafkalog.errors import OptionError
 from kafkalog.files.atomic import prepare, publish
+from kafkalog.files.system import system
 from kafkalog.jobs.inspection.units import shown_duration, shown_size
 from kafkalog.jobs.process.output_paths import check_file, check_replaced
 from kafkalog.jobs.report.charts import (
@@ -21,10 +22,12 @@ from kafkalog.jobs.report.charts import (
     shown_span,
     tag,
 )
-from kafkalog.jobs.report.findings import is_internal, summary_of
+from kafkalog.jobs.report.findings import changes_since, figures_of, is_internal, summary_of
 from kafkalog.jobs.report.plots import charts_of
 from kafkalog.jobs.report.sections import (
     batches_table,
+    changes_section,
+    disks_section,
     findings_section,
     partitions_table,
     positions_table,
@@ -34,7 +37,7 @@ from kafkalog.jobs.report.sections import (
 from kafkalog.model import many
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from kafkalog.jobs.report.facts import Facts
@@ -90,7 +93,11 @@ dd { margin: 0; font-size: 1.3rem; font-weight: 600; line-height: 1.35; white-sp
 dd small { display: block; font-size: 0.82rem; font-weight: 400; color: var(--quiet); }
 dd.bad { color: var(--bad); } dd.good { color: var(--good); }
 table { border-collapse: collapse; width: 100%; font-size: 0.9rem; }
-.wide { overflow-x: auto; margin-bottom: 1.4rem; }
+.wide { overflow-x: auto; margin-bottom: 1.4rem; background:
+    linear-gradient(to right, var(--back) 40%, transparent) 0 0 / 2.5rem 100% no-repeat local,
+    linear-gradient(to left, var(--back) 40%, transparent) 100% 0 / 2.5rem 100% no-repeat local,
+    linear-gradient(to right, var(--rest), transparent) 0 0 / 0.8rem 100% no-repeat scroll,
+    linear-gradient(to left, var(--rest), transparent) 100% 0 / 0.8rem 100% no-repeat scroll; }
 th { text-align: left; font-weight: 500; color: var(--quiet); font-size: 0.82rem;
   border-bottom: 1px solid var(--line); padding: 0.3rem 1.1rem 0.3rem 0; vertical-align: bottom;
   white-space: nowrap; }
@@ -112,7 +119,9 @@ tr:last-child td { border-bottom-color: transparent; }
 .finding p { overflow-wrap: anywhere; }
 .finding pre { margin: 0.5rem 0 0; padding: 0.45rem 0.7rem; background: var(--back);
   border: 1px solid var(--line); border-radius: 4px; overflow-x: auto; }
-.finding pre code { overflow-wrap: normal; }
+.finding pre code { white-space: pre-wrap; overflow-wrap: anywhere; }
+.finding pre code span { display: block; user-select: all; -webkit-user-select: all; }
+.narrow { display: none; }
 .fine { color: var(--good); }
 figure { margin: 0 0 1.25rem; }
 figure svg { display: block; width: 100%; height: auto; }
@@ -140,6 +149,9 @@ ul.said { margin: 0.3rem 0; padding-left: 1.2rem; overflow-wrap: anywhere; }
 footer { margin-top: 3rem; padding-top: 0.75rem; border-top: 1px solid var(--line); }
 @media (max-width: 44rem) {
   .two { grid-template-columns: 1fr; }
+  .broad { display: none; } .narrow { display: block; }
+  .bars { grid-template-columns: minmax(4.5rem, auto) minmax(2rem, 1fr) minmax(5rem, 9rem); }
+  dl.sum { gap: 0.7rem 1.6rem; } dd { font-size: 1.1rem; }
   body { padding: 1.5rem 1rem 3rem; }
 }
 @page { margin: 16mm 14mm; }
@@ -179,8 +191,10 @@ def _only(facts: Facts) -> str:
     return "" if facts.topic is None else f": topic {facts.topic} alone"
 
 
-def page_of(facts: Facts, findings: Sequence[Finding]) -> str:
-    """Return the page as a whole."""
+def page_of(
+    facts: Facts, findings: Sequence[Finding], earlier: Mapping[str, Any] | None = None
+) -> str:
+    """Return the page as a whole; ``earlier`` are the figures of a report to compare it with."""
     title = f"kafkalog report: {', '.join(facts.paths)}{_only(facts)}"
     head = tag(
         "head",
@@ -191,23 +205,31 @@ def page_of(facts: Facts, findings: Sequence[Finding]) -> str:
         tag("title", title),
         tag("style", Markup(STYLE)),
     )
-    growth = Growth(facts.measured)
+    others = {key: each for key, each in facts.measured.items() if not is_internal(key.topic)}
+    growth = Growth(others or facts.measured)
+    figures = figures_of(facts, findings)
+    changes = NOTHING
+    if earlier is not None:
+        changes = changes_section(changes_since(earlier, figures), earlier["madeAt"])
     body = tag(
         "body",
         _header(facts, findings),
         tag(
             "main",
             findings_section(facts, findings),
+            changes,
             topics_section(facts, growth),
             _growth_section(growth),
             _batches_section(facts),
             readers_section(facts),
+            disks_section(facts),
             _details(facts),
         ),
         tag(
             "footer",
             f"Made by kafkalog {__version__}. Sizes are of record batches as they lie in "
             "the logs, compressed; times are UTC.",
+            tag("data", "", class_="figures", value=figures),
         ),
     )
     return f"{MARK}{tag('html', head, body, lang='en')}\n"
@@ -239,7 +261,11 @@ def _header(facts: Facts, findings: Sequence[Finding]) -> Markup:
             _only(facts),
             class_="path",
         ),
-        tag("p", f"As of {shown_second(facts.made_at)} UTC", class_="quiet"),
+        tag(
+            "p",
+            f"As of {shown_second(facts.made_at)} UTC, on host {system.host_name()}",
+            class_="quiet",
+        ),
         tag("dl", *shown, class_="sum"),
         NOTHING
         if first is None
@@ -279,7 +305,8 @@ def _growth_section(growth: Growth) -> Markup:
         "section",
         tag("h2", "Growth over time"),
         growth.legend(),
-        _chart("Bytes in the log", growth.cumulative(), said),
+        tag("div", _chart("Bytes in the log", growth.cumulative(880), said), class_="broad"),
+        tag("div", _chart("Bytes in the log", growth.cumulative(432), said), class_="narrow"),
         tag(
             "div",
             _chart(f"Bytes {each}", growth.columns_of_bytes()),

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "batches_table",
+    "changes_section",
+    "disks_section",
     "findings_section",
     "partitions_table",
     "positions_table",
@@ -219,6 +221,65 @@ def _place(row: dict[str, Any]) -> list[object]:
         _behind(row["behindMs"]),
         row.get("client") or "",
     ]
+
+
+# ----------------------------------------------------------------------------------------------
+# The parts of a page about disks, and about what an earlier report said.
+
+
+_DISK: Final = (
+    Column("Disk of", "name"),
+    Column("Size", "n"),
+    Column("Free", "n"),
+    Column("Written a day", "n"),
+    Column("Days until full", "n"),
+)
+_CHANGE: Final = (
+    Column("What", "name"),
+    Column("Before", "n"),
+    Column("Now", "n"),
+    Column("Change", "n"),
+)
+
+
+def disks_section(facts: Facts) -> Markup:
+    """Return how much room there is, and for how long it lasts."""
+    if not facts.disks:
+        return NOTHING
+    rows = [
+        [
+            ", ".join(row["paths"]),
+            shown_size(row["sizeBytes"]),
+            shown_size(row["freeBytes"]),
+            "" if row["bytesPerDay"] is None else shown_size(row["bytesPerDay"]),
+            "" if row["daysUntilFull"] is None else f"{row['daysUntilFull']:,.0f}",
+        ]
+        for row in facts.disks
+    ]
+    said = (
+        "What was written in the last seven days, by the times of files. Topics from which "
+        "retention deletes already do not grow."
+    )
+    return tag(
+        "section",
+        tag("h2", "Disks"),
+        table(_DISK, ((row, None) for row in rows)),
+        tag("p", said, class_="quiet"),
+    )
+
+
+def changes_section(changes: Sequence[dict[str, Any]], made_at: int) -> Markup:
+    """Return what is other than it was when an earlier report was made."""
+    rows = []
+    for row in changes:
+        before, now = row["before"], row["now"]
+        grown = "" if before is None or now is None else f"{now - before:+,}"
+        rows.append([row["what"], count(before), count(now), grown])
+    return tag(
+        "section",
+        tag("h2", f"Since the report of {shown_moment(made_at)} UTC"),
+        table(_CHANGE, ((row, None) for row in rows)) if rows else tag("p", "Nothing has changed."),
+    )
 
 
 # ----------------------------------------------------------------------------------------------

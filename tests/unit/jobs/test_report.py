@@ -23,6 +23,7 @@ from typer.testing import CliRunner
 import kafkalog
 from kafkalog.checkpoints.broker import HIGH_WATERMARK, META_PROPERTIES
 from kafkalog.checkpoints.commit_state import STATE_FILE
+from kafkalog.files.system import system
 from kafkalog.jobs.cli.app import app
 from kafkalog.jobs.report.charts import shown_moment
 from kafkalog.jobs.report.page import MARK
@@ -103,7 +104,8 @@ def test_the_page_says_what_is_there_and_who_reads_it(log: Path, tmp_path: Path)
     assert [each[0] for each in topics[1:]] == ["t", "__consumer_offsets"]
     (group,) = cells(found, "Reader")
     assert group[:6] == ["billing", "Empty", "0", "flights, t", "2", "8"]
-    assert len([*found.iter("svg")]) == 3 + len(topics)
+    # what adds up is drawn twice: for a broad page, and for a narrow one
+    assert len([*found.iter("svg")]) == 4 + len(topics)
 
 
 def test_the_times_of_a_topic_are_those_of_all_its_partitions(tmp_path: Path) -> None:
@@ -146,6 +148,31 @@ def test_one_topic_is_looked_at_alone(log: Path, tmp_path: Path) -> None:
     assert code == 2
     assert "no partition of topic T is in" in said
     assert call("report", log)[0] == 1
+
+
+def test_a_report_says_what_has_changed_since_an_earlier_page(log: Path, tmp_path: Path) -> None:
+    page(tmp_path / "old.html", log)
+    kafkalog.append(log, "t", pa.table({"value": ["w"] * 4}))
+    found = page(tmp_path / "new.html", log, "--compare", tmp_path / "old.html")
+    assert ["topic t: records", "3", "7", "+4"] in [*cells(found, "What")]
+    code, text = call("report", log, "--compare", tmp_path / "old.html", "--json")
+    changes = [row for row in map(json.loads, text.splitlines()) if row["kind"] == "change"]
+    assert (code, changes[0]) == (
+        0,
+        {"kind": "change", "what": "topic t: records", "before": 3, "now": 7},
+    )
+    for name in ("none.html", "other.html"):
+        (tmp_path / "other.html").write_text("<html>")
+        code, text = call("report", log, "--compare", tmp_path / name)
+        assert (code, "--compare" in text) == (2, True)
+
+
+def test_the_page_says_which_host_and_how_much_room_there_is(log: Path, tmp_path: Path) -> None:
+    found = page(tmp_path / "r.html", log)
+    assert any(system.host_name() in "".join(each.itertext()) for each in found.iter("header"))
+    (disk,) = cells(found, "Disk of")
+    assert disk[0] == str(log)
+    assert all(disk[1:3])
 
 
 def test_text_says_the_same_in_short(log: Path, tmp_path: Path) -> None:

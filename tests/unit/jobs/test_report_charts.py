@@ -80,7 +80,7 @@ def columns(svg: str, topic: str) -> list[dict[str, float]]:
 
 def test_areas_grow_up_to_all_that_is_there_and_stand_on_each_other() -> None:
     growth = Growth(measured({"large": [40_000, 80_000], "small": [20_000, 20_000]}))
-    paths = [*ET.fromstring(growth.cumulative()).iter("path")]
+    paths = [*ET.fromstring(growth.cumulative(880)).iter("path")]
     tops, bottoms = [], []
     for path in paths:
         points = path.get("d", "").removeprefix("M").removesuffix(" Z").split(" L")
@@ -89,6 +89,8 @@ def test_areas_grow_up_to_all_that_is_there_and_stand_on_each_other() -> None:
         bottoms.append(line[len(line) // 2 :][::-1])
         ys = [y for _, y in tops[-1]]
         assert all(later <= earlier for earlier, later in pairwise(ys))
+        steps = pairwise(tops[-1])
+        assert all(left[0] == right[0] or left[1] == right[1] for left, right in steps)
     assert tops[0] == bottoms[1]
     base = bottoms[0][0][1]
     large, both = (base - top[-1][1] for top in tops)
