@@ -24,6 +24,7 @@ from kafkalog.files.deferred_signals import Interrupted, shielded
 from kafkalog.files.parallel import available_cores
 from kafkalog.files.system import said_of_file, system
 from kafkalog.model import (
+    INTERNAL_TOPICS,
     NO_TIMESTAMP,
     OFFSETS_TOPIC,
     TopicPartition,
@@ -61,7 +62,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from kafkalog.checkpoints.bucket_state import BucketState
-    from kafkalog.checkpoints.commit_state import PartitionState
+    from kafkalog.checkpoints.commit_state import PartitionState, TopicState
     from kafkalog.streaming.admin.old_segments import ManagedLog
     from kafkalog.streaming.log.compaction.cleanable import Cleanable
     from kafkalog.streaming.log.compaction.cleaner import CleanedGroup, CleanedLog
@@ -262,9 +263,13 @@ def _logs(
 
 
 def _settings(wanted: Wanted, log: ManagedLog) -> dict[str, str]:
+    return _settings_of(wanted, log.topic)
+
+
+def _settings_of(wanted: Wanted, topic: TopicState) -> dict[str, str]:
     """Return the settings that count; the topic of groups has its own, whatever else is given."""
-    given = {} if log.topic.name == OFFSETS_TOPIC else wanted.config
-    return {**given, **log.topic.settings}
+    given = {} if topic.name == OFFSETS_TOPIC else wanted.config
+    return {**given, **topic.settings}
 
 
 def _opened(
@@ -422,7 +427,9 @@ def _compact_bucket(root: BucketRoot, wanted: Wanted, *, dry_run: bool) -> Compa
     if wanted.topic is not None and not topics:
         raise UnknownTopicOrPartitionError(f"no topic {wanted.topic!r} in {root}")
     for key, topic in topics.items():
-        settings = {**wanted.config, **topic.settings}
+        if topic.name in INTERNAL_TOPICS and topic.name != OFFSETS_TOPIC:
+            continue
+        settings = _settings_of(wanted, topic)
         reason = _reason_against(topic.name, settings)
         if reason is not None:
             done.left_alone[topic.name] = reason

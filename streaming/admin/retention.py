@@ -510,7 +510,7 @@ def _retain_bucket(
         if topic is not None and all(each.name != topic for each in state.topics.values()):
             raise UnknownTopicOrPartitionError(f"no topic {topic!r} in {root}")
         for key, known in state.topics.items():
-            if topic in {None, known.name}:
+            if topic in {None, known.name} and known.name not in INTERNAL_TOPICS:
                 retention = _retention(known, {**config, **known.settings}, done)
                 for number, partition in known.partitions.items():
                     extents = state.extents.get((key, number), [])

@@ -206,3 +206,16 @@ def test_maintenance_of_a_bucket_starts_no_spark(
     monkeypatch.setattr(maintain, "session", None)
     ran = CliRunner().invoke(maintain.app, [str(root)])
     assert (ran.exit_code, "0 segments sealed" in ran.output) == (0, True), ran.output
+
+
+def test_positions_of_groups_do_not_go_by_what_is_given_to_a_run(root: BucketRoot) -> None:
+    kafkalog.append(str(root), "t", pa.table({"key": ["k"], "value": ["x"]}))
+    with root.writing() as log:
+        (key,) = log.follow().topics
+        topic = replace(log.state.topics[key], name="__consumer_offsets")
+        log.state.topics[key] = topic
+    config = {"retention.ms": "1", "cleanup.policy": "compact"}
+    done = retention.retain([root], config=config)  # type: ignore[list-item]
+    assert done.partitions == []
+    again = compact([root], replace(FORCED, config=config))  # type: ignore[list-item]
+    assert again.left_alone["__consumer_offsets"] == "it was not given cleanup.policy=compact"
