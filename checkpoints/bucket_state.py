@@ -29,13 +29,16 @@ so many of their entries (base64), so that a search asks for few bytes of them::
     clean       {"clean":[["<topic id>",0,4711]]}: the log is compacted below this offset
     deleted     {"deleted":["<topic id>"]}
     forgotten   {"forgotten":[["","<writer>"],["<topic id>","<writer whose version counts there>"]]}
-    swept       {"swept":6,"delay":86400000}
+    swept       {"swept":6,"delay":86400000,"floor":3}
+    listed      {"listed":"data/…"}: the extents stand in this object instead, as they are too many
 
 A checkpoint has the same lines, of all topics, extents and writers; its line 2 has no ``previous``
 and no ``inline``. Instead of ``deleted`` it has the objects that lie in no partition any more, and
-the commits by which they were dropped::
+the commits by which they were dropped; and the objects that list the extents of commits which are
+not below the highest floor::
 
     dropped     {"dropped":{"data/…":7}}
+    listed      {"listed":{"data/…":7}}
 
 ``swept`` is the commit below whose number data objects that no commit names are deleted; who has
 staged one with such a name may not commit it. ``delay`` is how old they are then at least, in ms.
@@ -73,12 +76,13 @@ from kafkalog.checkpoints.state_file import (
 from kafkalog.errors import CheckpointError, InvalidTopicError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from kafkalog.checkpoints.sealed_file import Sealed
 
 __all__ = [
     "DELETE_DELAY_MS",
+    "MAX_EXTENTS_BYTES",
     "MAX_INLINE_BYTES",
     "BucketCommit",
     "BucketState",
@@ -89,6 +93,7 @@ __all__ = [
     "commit_bytes",
     "commit_name",
     "data_name",
+    "extents_bytes",
     "find_range",
     "floor_name",
     "number_of_checkpoint",
@@ -103,7 +108,11 @@ __all__ = [
 MAX_INLINE_BYTES: Final = 1 << 20
 """How many bytes of batches a commit object carries at most."""
 
+MAX_EXTENTS_BYTES: Final = 4 << 20
+"""How many bytes of extents it says; more stand in an object of their own."""
+
 _COMMIT: Final = "kafkalog.bucket.commit"
+_LISTING: Final = "kafkalog.bucket.extents"
 _CHECKPOINT: Final = "kafkalog.bucket.checkpoint"
 _VERSION: Final = 1
 
@@ -111,9 +120,9 @@ _HEAD: Final = frozenset({"commit", "id", "previous", "log", "inline"})
 _CHECKPOINT_HEAD: Final = _HEAD - {"previous", "inline"}
 _EXTENTS: Final = frozenset({"extents", "partition", "of"})
 _REPLACED: Final = frozenset({"replaced", "partition", "of"})
-_SWEPT: Final = frozenset({"swept", "delay"})
-_OF_COMMIT: Final = {each: frozenset({each}) for each in ("deleted", "forgotten")}
-_DROPPED: Final = frozenset({"dropped"})
+_SWEPT: Final = frozenset({"swept", "delay", "floor"})
+_OF_COMMIT: Final = {each: frozenset({each}) for each in ("deleted", "forgotten", "listed")}
+_OF_CHECKPOINT: Final = {each: frozenset({each}) for each in ("dropped", "listed")}
 _CLEAN: Final = frozenset({"clean"})
 
 DELETE_DELAY_MS: Final = 86_400_000
@@ -270,6 +279,9 @@ class BucketCommit:
     forgotten: Sequence[tuple[str, str]] = ()
     swept: int = 0
     delay_ms: int = 0
+    floor: int = 0
+    listed: str = ""
+    """The object that its extents stand in, where they are too many."""
 
 
 @dataclass(slots=True)
@@ -286,6 +298,9 @@ class BucketState:
     """Objects of which extents were dropped, and the last commit that did so, until it is swept."""
     clean: dict[ExtentKey, int] = field(default_factory=dict)
     """The offsets below which partitions are compacted."""
+    listed: dict[str, int] = field(default_factory=dict)
+    """Objects that list the extents of a commit, by its number; whoever opens the log reads them
+    until the commit is below the highest floor."""
     swept: int = 0
     delay_ms: int = DELETE_DELAY_MS
 
@@ -309,6 +324,10 @@ class BucketState:
         self._forget(commit)
         self.swept = max(self.swept, commit.swept)
         self.delay_ms = commit.delay_ms or self.delay_ms
+        if commit.listed:
+            self.listed[commit.listed] = commit.number
+        if commit.floor:
+            self.listed = {n: of for n, of in self.listed.items() if of >= commit.floor}
         if commit.swept:
             self.dropped = {n: by for n, by in self.dropped.items() if by > self.swept}
 
@@ -356,6 +375,7 @@ class BucketState:
         What is left of an object that others are taken out of is there as long as it was before.
         """
         named = {extent.object for some in commit.extents.values() for extent in some}
+        named |= {commit.listed} - {""}
         for place, some in commit.replaced.items():
             known = {extent.object for extent in self.extents.get(place, ())}
             named |= {extent.object for extent in some} - known
@@ -458,7 +478,10 @@ def commit_bytes(commit: BucketCommit) -> bytes:
         "log": commit.log_id,
         "inline": len(commit.inline),
     }
-    lines = [*_lines(commit.topics, commit.extents, commit.writers)]
+    extents = {} if commit.listed else commit.extents
+    lines = [*_lines(commit.topics, extents, commit.writers)]
+    if commit.listed:
+        lines.append({"listed": commit.listed})
     for (key, number), some in sorted(commit.replaced.items()):
         lines.append({"replaced": key, "partition": number, "of": [*map(_row, some)]})
     lines += _clean_lines(commit.clean)
@@ -467,7 +490,7 @@ def commit_bytes(commit: BucketCommit) -> bytes:
     if commit.forgotten:
         lines.append({"forgotten": list(commit.forgotten)})
     if commit.swept or commit.delay_ms:
-        lines.append({"swept": commit.swept, "delay": commit.delay_ms})
+        lines.append({"swept": commit.swept, "delay": commit.delay_ms, "floor": commit.floor})
     return seal(_COMMIT, _VERSION, chain([head], lines)) + commit.inline
 
 
@@ -479,10 +502,12 @@ def checkpoint_bytes(state: BucketState) -> bytes:
     """
     head = {"commit": state.number, "id": state.commit_id, "log": state.log_id}
     lines = [*_lines(state.topics, state.extents, state.writers)]
-    lines.append({"swept": state.swept, "delay": state.delay_ms})
+    lines.append({"swept": state.swept, "delay": state.delay_ms, "floor": 0})
     lines += _clean_lines(state.clean)
     if state.dropped:
         lines.append({"dropped": state.dropped})
+    if state.listed:
+        lines.append({"listed": state.listed})
     return seal(_CHECKPOINT, _VERSION, chain([head], lines))
 
 
@@ -512,44 +537,85 @@ def _clean_lines(clean: Mapping[ExtentKey, int]) -> list[JsonObject]:
     return [{"clean": rows}] if rows else []
 
 
-def parse_commit(data: bytes, name: str) -> BucketCommit:
+def extents_bytes(commit: BucketCommit) -> bytes:
+    """Return the object that the extents of a commit stand in, where they are too many.
+
+    Raises:
+        CheckpointError: nobody could read it again.
+    """
+    head = {"log": commit.log_id}
+    return seal(_LISTING, _VERSION, chain([head], _lines({}, commit.extents, {})))
+
+
+def _listed_extents(
+    listed: str, log_id: str, load: Callable[[str], bytes]
+) -> dict[ExtentKey, list[Extent]]:
+    """Return the extents of a commit that stand in an object of their own."""
+    if not _DATA.fullmatch(listed):
+        raise ValueError(f"extents in {listed!r:.100}")
+    sealed = unseal(load(listed), listed, _LISTING, _VERSION, remedy=_REMEDY)
+    if sealed.lines[0] != {"log": log_id}:
+        raise ValueError(f"{listed} is of another log")
+    return _parse(sealed, listed, {}).extents
+
+
+def parse_commit(
+    data: bytes, name: str, load: Callable[[str], bytes] | None = None
+) -> BucketCommit:
     """Return the commit that an object holds; ``name`` is how a person knows the object.
+
+    ``load`` gets another object of the log, by its name, where extents stand in one.
 
     Raises:
         CheckpointError: it is damaged, or holds what this release does not know.
     """
-    inline = _inline_size(data)
-    first_inline = len(data) - inline
+    first_inline = len(data) - _inline_size(data)
     sealed = unseal(data[:first_inline], name, _COMMIT, _VERSION, remedy=_REMEDY)
     try:
-        head = sealed.lines[0]
-        check_fields(name, 2, head, _HEAD)
-        number = natural(head["commit"])
-        parsed = _parse(sealed, name, _OF_COMMIT)
-        _check_named(parsed.replaced)
-        own = _Inline(commit_name(number), first_inline, len(data))
-        return BucketCommit(
-            number=number,
-            commit_id=text(head["id"]),
-            previous=text(head["previous"]),
-            log_id=text(head["log"]),
-            topics=parsed.topics,
-            writers=parsed.writers,
-            extents={k: [own.placed(e) for e in some] for k, some in parsed.extents.items()},
-            replaced=parsed.replaced,
-            clean=dict(_clean(parsed.lines)),
-            inline=data[first_inline:],
-            size=first_inline,
-            deleted=tuple(map(text, parsed.lines.get("deleted", {}).get("deleted", ()))),
-            forgotten=tuple(
-                (text(key), text(writer))
-                for key, writer in parsed.lines.get("forgotten", {}).get("forgotten", ())
-            ),
-            swept=natural(parsed.lines.get("swept", {}).get("swept", 0)),
-            delay_ms=natural(parsed.lines.get("swept", {}).get("delay", 0)),
-        )
+        return _commit_of(sealed, name, data, first_inline, load)
     except _STRANGE as error:
         raise _strange(name, error) from error
+
+
+def _commit_of(
+    sealed: Sealed,
+    name: str,
+    data: bytes,
+    first_inline: int,
+    load: Callable[[str], bytes] | None,
+) -> BucketCommit:
+    head = sealed.lines[0]
+    check_fields(name, 2, head, _HEAD)
+    number = natural(head["commit"])
+    parsed = _parse(sealed, name, _OF_COMMIT)
+    _check_named(parsed.replaced)
+    own = _Inline(commit_name(number), first_inline, len(data))
+    listed = text(parsed.lines.get("listed", {}).get("listed", ""))
+    if listed and load is not None:
+        parsed.extents.update(_listed_extents(listed, text(head["log"]), load))
+    swept = parsed.lines.get("swept", {})
+    return BucketCommit(
+        number=number,
+        commit_id=text(head["id"]),
+        previous=text(head["previous"]),
+        log_id=text(head["log"]),
+        topics=parsed.topics,
+        writers=parsed.writers,
+        extents={k: [own.placed(e) for e in some] for k, some in parsed.extents.items()},
+        replaced=parsed.replaced,
+        clean=dict(_clean(parsed.lines)),
+        inline=data[first_inline:],
+        size=first_inline,
+        deleted=tuple(map(text, parsed.lines.get("deleted", {}).get("deleted", ()))),
+        forgotten=tuple(
+            (text(key), text(writer))
+            for key, writer in parsed.lines.get("forgotten", {}).get("forgotten", ())
+        ),
+        swept=natural(swept.get("swept", 0)),
+        delay_ms=natural(swept.get("delay", 0)),
+        floor=natural(swept.get("floor", 0)),
+        listed=listed,
+    )
 
 
 def parse_checkpoint(data: bytes, name: str) -> BucketState:
@@ -562,7 +628,7 @@ def parse_checkpoint(data: bytes, name: str) -> BucketState:
     try:
         head = sealed.lines[0]
         check_fields(name, 2, head, _CHECKPOINT_HEAD)
-        parsed = _parse(sealed, name, {"dropped": _DROPPED})
+        parsed = _parse(sealed, name, _OF_CHECKPOINT)
         _check_named(parsed.extents)
         if parsed.replaced:
             raise ValueError("a checkpoint that replaces extents")
@@ -574,6 +640,7 @@ def parse_checkpoint(data: bytes, name: str) -> BucketState:
             writers=parsed.writers,
             extents=parsed.extents,
             dropped=dict(_dropped(parsed.lines.get("dropped", {}).get("dropped", {}))),
+            listed=dict(_dropped(parsed.lines.get("listed", {}).get("listed", {}))),
             clean=dict(_clean(parsed.lines)),
             swept=natural(parsed.lines["swept"]["swept"]),
             delay_ms=natural(parsed.lines["swept"]["delay"]),

@@ -28,12 +28,15 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kafkalog.checkpoints.bucket_state import (
+    MAX_EXTENTS_BYTES,
     BucketCommit,
     BucketState,
     checkpoint_bytes,
     checkpoint_name,
     commit_bytes,
     commit_name,
+    data_name,
+    extents_bytes,
     floor_name,
     number_of_checkpoint,
     number_of_commit,
@@ -74,6 +77,8 @@ _MOST_COMMITS_BETWEEN: Final = 10_000
 _BEFORE_LISTING: Final = 8
 """Commits that are read one by one; whoever is further behind lists the rest, and reads many."""
 _AT_A_TIME: Final = 16
+_MANY_EXTENTS: Final = 10_000
+"""Fewer are less than would need an object of their own."""
 _LOG_ID: Final = re.compile(r"[0-9a-f]{32}", re.ASCII)
 _REMEDY: Final = "Bring the object back as it was, from a copy or an older version of it"
 _MOST_REOPENED: Final = 8
@@ -223,13 +228,23 @@ class BucketLog:
         data = self.objects.get(name)
         if data is None:
             return None
-        commit = parse_commit(data, f"{self.objects.root}/{name}")
+        commit = parse_commit(data, f"{self.objects.root}/{name}", self._load)
         if commit.number != number or commit.log_id != self.state.log_id:
             raise CheckpointError(
                 f"{self.objects.root}/{name} holds commit {commit.number} of log {commit.log_id}: "
                 "somebody has copied or renamed objects. Nothing was changed"
             )
         return replace(commit, inline=b"")  # thousands may be read before any is used
+
+    def _load(self, name: str) -> bytes:
+        """Read the object that the extents of a commit stand in."""
+        data = self.objects.get(f"{self.folder}/{name}")
+        if data is None:
+            raise CheckpointError(
+                f"{self.objects.root}/{self.folder}/{name}, which has the extents of a commit, is "
+                f"gone. {_REMEDY}"
+            )
+        return data
 
     def _apply(self, commit: BucketCommit) -> None:
         try:
@@ -347,12 +362,23 @@ class BucketLog:
             log_id=self.state.log_id,
         )
         try:
-            return self._send(body)
+            return self._send(self._with_listing(body))
         except _OvertakenError:
             if not proposal.is_known_again:
                 raise self._unknown(body, "it was cleaned up, or never counted") from None
             self._catch_up(body)
             return None
+
+    def _with_listing(self, body: BucketCommit) -> BucketCommit:
+        """Put the extents of a commit into an object of their own, where they are too many."""
+        if sum(map(len, body.extents.values())) < _MANY_EXTENTS:
+            return body
+        content = extents_bytes(body)
+        if len(content) <= MAX_EXTENTS_BYTES:
+            return body
+        name = data_name(self.state.number, system.random_id().hex)
+        self.objects.put(f"{self.folder}/{name}", content)
+        return replace(body, listed=name)
 
     def _catch_up(self, body: BucketCommit) -> None:
         """Open anew, to judge by the newest state whether an overtaken batch is committed."""
@@ -397,7 +423,8 @@ class BucketLog:
         """
         name = f"{self.folder}/{commit_name(body.number)}"
         data = commit_bytes(body)
-        own = parse_commit(data, name)  # with its inline extents as others see them
+        # with its inline extents as others see them
+        own = parse_commit(data, name, lambda _: extents_bytes(body))
         for tries in range(1, self.objects.tries + 1):
             sent = _Moment.now()
             try:

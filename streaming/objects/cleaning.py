@@ -107,11 +107,12 @@ def sweep_data(log: BucketLog) -> tuple[int, int]:
     objects = log.objects
     log.follow(trusting=False)
     swept = first_young(log, log.state.delay_ms, log.state.swept) - 1
+    floor = _highest_floor(objects, log.folder)
 
     def propose(state: BucketState) -> Proposal | None:
         if swept <= state.swept:
             return None
-        change = BucketCommit(swept=swept)
+        change = BucketCommit(swept=swept, floor=floor)
         return Proposal(change, is_known_again=True)
 
     log.commit(propose)
@@ -134,6 +135,7 @@ def _unnamed(log: BucketLog) -> Iterator[ObjectEntry]:
     state = log.state
     kept = {extent.object for extents in state.extents.values() for extent in extents}
     kept |= state.dropped.keys()
+    kept |= state.listed.keys()
     for folder, place in ((f"{log.folder}/data", "data"), (f"logs/{state.log_id}", "logs")):
         for entry in log.objects.list_after(folder):
             name = f"{place}/{entry.name}"

@@ -268,7 +268,7 @@ JSON = st.recursive(
 )
 FIELDS = ["topic", "id", "settings", "partitions", "versions", "extents", "partition", "of"]
 FIELDS += ["writer", "run", "deleted", "dropped", "swept", "delay", "forgotten"]
-FIELDS += ["replaced", "clean"]
+FIELDS += ["replaced", "clean", "listed", "floor"]
 LINES = st.lists(st.dictionaries(st.sampled_from(FIELDS), JSON), max_size=3)
 NAMES = st.sampled_from(["", "data/" + "1" * 20 + "-" + "a" * 32, "../x", "data/../../x", "/etc"])
 NUMBERS = st.integers(-3, 300) | st.integers(-(1 << 70), 1 << 70)

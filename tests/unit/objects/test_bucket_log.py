@@ -21,7 +21,8 @@ from tests.support.bucket_model import (
 )
 
 from kafkalog.checkpoints import bucket_state
-from kafkalog.checkpoints.bucket_state import BucketCommit, data_name
+from kafkalog.checkpoints.bucket_state import BucketCommit, Extent, data_name
+from kafkalog.checkpoints.commit_state import PartitionState, TopicState
 from kafkalog.errors import (
     BatchIdentityError,
     CheckpointError,
@@ -607,8 +608,8 @@ RULES: dict[str, tuple[Any, ...]] = {
     ),
     "what was dropped lately is not swept": (
         cleaning,
-        "    kept |= state.dropped.keys()\n    for folder",
-        "    for folder",
+        "    kept |= state.dropped.keys()\n    kept |= state.listed",
+        "    kept |= state.listed",
         "merged while it is read",
         10,
     ),
@@ -650,3 +651,51 @@ def test_a_batch_whose_outcome_is_unknown_keeps_its_objects(
     walk(scene, monkeypatch, 60)
     with pytest.raises(FaultError, match="is gone"):
         walk(replace(scene, abort_deletes=True), monkeypatch, 3000)
+
+
+def large(state: BucketState) -> Proposal:
+    """Propose so many extents that a commit does not say them itself."""
+    known = state.topics.get("large")
+    start = 0 if known is None else known.partitions[0].log_end
+    count, name = 60_000, data_name(state.number, "f" * 32)
+    some = [Extent(name, 61 * n, 61, start + n, 1, n, 0) for n in range(count)]
+    ends = PartitionState(0, start + count, start + count, 0)
+    change = BucketCommit(
+        topics={"large": TopicState("large", partitions={0: ends})}, extents={("large", 0): some}
+    )
+    return Proposal(change, is_known_again=False)
+
+
+def test_extents_of_a_large_commit_stand_in_an_object_of_their_own(
+    objects: MemoryObjects, clocks: Clocks
+) -> None:
+    log, other = BucketLog.create(objects), BucketLog.create(objects)
+    committed = log.commit(large)
+    assert committed is not None
+    assert len(objects.get(f"{log.folder}/commits/{1:020}") or b"") < 1000
+    assert log.state.listed == {committed.listed: 1}
+    assert other.follow() == log.state
+    log.checkpoint()
+    log.commit(batch("w"))
+    clocks.pass_time(MONTH_S)
+    sweep_data(log)
+    assert committed.listed in data_kept(objects)  # whoever opens the log may need it
+    again = BucketLog.open(objects)
+    assert again is not None
+    assert again.follow() == log.state
+    log.checkpoint()
+    assert clean_commits(log, keep_commits=1) == 3
+    log.commit(batch("w", 1))
+    clocks.pass_time(MONTH_S)
+    assert sweep_data(log)[0] == 1
+    assert committed.listed not in data_kept(objects)
+    assert log.state.listed == {}
+
+
+def test_a_large_commit_without_its_extents_is_a_fault(objects: MemoryObjects) -> None:
+    log, other = BucketLog.create(objects), BucketLog.create(objects)
+    committed = log.commit(large)
+    assert committed is not None
+    objects.delete([f"{log.folder}/{committed.listed}"])
+    with pytest.raises(CheckpointError, match="which has the extents of a commit, is gone"):
+        other.follow()
