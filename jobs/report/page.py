@@ -195,16 +195,6 @@ def page_of(
     facts: Facts, findings: Sequence[Finding], earlier: Mapping[str, Any] | None = None
 ) -> str:
     """Return the page as a whole; ``earlier`` are the figures of a report to compare it with."""
-    title = f"kafkalog report: {', '.join(facts.paths)}{_only(facts)}"
-    head = tag(
-        "head",
-        tag("meta", charset="utf-8"),
-        tag("meta", http_equiv="Content-Security-Policy", content=_POLICY),
-        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        tag("meta", name="referrer", content="no-referrer"),
-        tag("title", title),
-        tag("style", Markup(STYLE)),
-    )
     others = {key: each for key, each in facts.measured.items() if not is_internal(key.topic)}
     growth = Growth(others or facts.measured)
     figures = figures_of(facts, findings)
@@ -232,7 +222,20 @@ def page_of(
             tag("data", "", class_="figures", value=figures),
         ),
     )
-    return f"{MARK}{tag('html', head, body, lang='en')}\n"
+    return f"{MARK}{tag('html', _head(facts), body, lang='en')}\n"
+
+
+def _head(facts: Facts) -> Markup:
+    title = f"kafkalog report: {', '.join(facts.paths)}{_only(facts)}"
+    return tag(
+        "head",
+        tag("meta", charset="utf-8"),
+        tag("meta", http_equiv="Content-Security-Policy", content=_POLICY),
+        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        tag("meta", name="referrer", content="no-referrer"),
+        tag("title", title),
+        tag("style", Markup(STYLE)),
+    )
 
 
 def _header(facts: Facts, findings: Sequence[Finding]) -> Markup:
