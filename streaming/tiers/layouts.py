@@ -121,6 +121,8 @@ class Layout:
     name: str
     suffixes: frozenset[str]
     """Of the files that each whole segment has."""
+    names_ids = True
+    """Whether the names of folders have topic ids."""
 
     def __init__(self, store: RemoteStore, root: str) -> None:
         self.store = store
@@ -404,6 +406,7 @@ class PinterestLayout(Layout):
 
     name = "pinterest"
     suffixes = frozenset({LOG, OFFSET_INDEX, TIME_INDEX})
+    names_ids = False
 
     def partitions(self) -> list[TierPartition]:
         """List the folders of a cluster, which may lie below bits of entropy.
@@ -433,13 +436,6 @@ class PinterestLayout(Layout):
         if any(parse_partition_directory(name) is not None for name in inside) or not depth:
             return [folder]
         return [each for name in inside for each in self._clusters(f"{folder}/{name}", depth - 1)]
-
-    def partition(self, key: TopicPartition, topic_id: str) -> TierPartition:
-        """Find the folder of a partition: its name has no id, and bits before it that vary."""
-        for each in self.partitions():
-            if each.topic_partition == key:
-                return each
-        return TierPartition(key, topic_id, f"{self.root}/{key.topic}-{key.partition}")
 
     def _parsed(self, name: str) -> tuple[int, str, str] | None:
         found = _NUMBERED.fullmatch(name)

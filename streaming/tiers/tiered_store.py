@@ -8,6 +8,7 @@ one that is deleted locally while a query runs is read from the store.
 from __future__ import annotations
 
 import hashlib
+from collections import OrderedDict
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -53,6 +54,8 @@ if TYPE_CHECKING:
 __all__ = ["Tier", "TierView", "TieredPath", "TieredStore", "open_tiers", "tier_of"]
 
 _ROOT: Final = "log"
+_MOST_CARRIED: Final = 4096
+"""How many remote segments a task's process keeps of the splits that it was given."""
 _SHOWN: Final = (LOG, OFFSET_INDEX, TIME_INDEX, TXN_INDEX)
 
 
@@ -250,7 +253,8 @@ class Tier:
                 records = self._metadata.replay.of(found, key.partition)
                 topic_id = found if records is not None else topic_id
         if records is not None and topic_id is not None:
-            folder = self.layout.partition(key, topic_id).folder
+            partition = self._partition(key, topic_id)
+            folder = "" if partition is None else partition.folder
             return topic_id, [segment_from_record(each, folder) for each in records]
         partition = self._partition(key, topic_id)
         if partition is None:
@@ -270,7 +274,7 @@ class Tier:
         return sorted(f"{partition.folder}/{entry.name}" for entry in found)
 
     def _partition(self, key: TopicPartition, topic_id: str | None) -> TierPartition | None:
-        if topic_id is None:
+        if topic_id is None or not self.layout.names_ids:
             return self.partitions().get(key)
         return self.layout.partition(key, topic_id)
 
@@ -349,7 +353,10 @@ class TieredStore:
     def __init__(self, place: TieredRoot) -> None:
         self._place = place
         self._log_dir = None if place.log_dir is None else Path(place.log_dir)
-        self._carried: dict[str, _Carried] = {}
+        self._carried: OrderedDict[str, _Carried] = OrderedDict()
+        self._carried_ids: dict[str, str | None] = {}
+        """The ids of the topics of what is carried, by their folders."""
+        self._listed: dict[str, tuple[Stamp | None, TierView, list[RemoteEntry]]] = {}
         self._views: dict[str, TierView] = {}
         """What the last look at each folder has found."""
         self._starts: dict[Path, tuple[Stamp, int | None]] = {}
@@ -421,10 +428,14 @@ class TieredStore:
         stamp = stamp_of(str(folder))
         if stamp is None:
             return None
-        known = self._starts.get(folder)
-        if known is None or known[0] != stamp or not is_settled(stamp):
+        known = self._starts.pop(folder, None)
+        if known is None or known[0] != stamp:
+            settled = is_settled(stamp)  # before the listing: no change can be hidden
             bases = base_offsets_of(segment_names(folder), "")
-            known = self._starts[folder] = stamp, bases[0] if bases else None
+            known = stamp, bases[0] if bases else None
+            if not settled:
+                return known[1]
+        self._starts[folder] = known
         return known[1]
 
     def view(self, folder: str) -> TierView:
@@ -468,6 +479,10 @@ class TieredStore:
         if key == _ROOT:
             return self._root_entries()
         local = self.local(key)
+        stamp = None if local is None else stamp_of(str(local))
+        known = self._listed.get(key)
+        if known is not None and known[0] == stamp and self._below(key)[0] is known[1]:
+            return known[2]
         here = [] if local is None else _entries_here(local)
         # of one listing with what is shown: what is deleted here after it is read from the tier
         start = min(base_offsets_of([entry.name for entry in here], ""), default=None)
@@ -482,6 +497,9 @@ class TieredStore:
         ]
         if local is None and view.topic_id is not None:
             remote.append(RemoteEntry(PARTITION_METADATA, False, len(_metadata_of(view)), -1))
+        self._listed.pop(key, None)
+        if stamp is None or is_settled(stamp):  # before the listing: no change can be hidden
+            self._listed[key] = stamp, view, here + remote
         return here + remote
 
     def _root_entries(self) -> list[RemoteEntry]:
@@ -538,9 +556,8 @@ class TieredStore:
         return self._below(folder)[0].names.get(name) if found is None else found
 
     def _topic_id(self, folder: str) -> str | None:
-        for name, carried in self._carried.items():
-            if name.startswith(f"{folder}/"):
-                return carried.topic_id
+        if folder in self._carried_ids:
+            return self._carried_ids[folder]
         return self._below(folder)[0].topic_id
 
     def open(self, key: str) -> tuple[OpenObject, RemoteStatus]:
@@ -664,6 +681,9 @@ class TieredStore:
         """Take what another process has told of a segment."""
         if carried is not None:
             self._carried[key.rpartition(".")[0]] = carried
+            self._carried_ids[key.rpartition("/")[0]] = carried.topic_id
+            if len(self._carried) > _MOST_CARRIED:
+                self._carried.popitem(last=False)
 
 
 def _lineage(folder: Path) -> Lineage:

@@ -161,22 +161,6 @@ class RemoteStore:
             for info in found
         ]
 
-    def fetch_range(self, key: str, position: int, length: int) -> bytes:
-        """Fetch a range of a file that is opened for it; fewer bytes where the file ends.
-
-        Raises:
-            FileNotFoundError: there is no such file.
-            LogDirectoryError: the store fails.
-        """
-        files = self._connected[0]
-
-        def get() -> bytes:
-            with files.open_input_file(key) as handle:
-                return bytes(handle.read_at(length, position))
-
-        what = f"{self.uri_of(key)}: bytes {position} to {position + length} cannot be read"
-        return self.trying(what, get)
-
     # Files
 
     def open(self, key: str) -> tuple[OpenObject, RemoteStatus]:
