@@ -1114,7 +1114,7 @@ def retention_where_a_broker_lived_is_allowed(place: Place) -> None:
     place.run("retain", place.path, flag)
 
 
-@case("gives it to this run", "--config gives one to this run", on="one, three")
+@case("gives it to this run", "(set one with ", on="one, three")
 def a_policy_is_given_to_one_run(place: Place) -> None:
     said = place.run("compact", place.path, "--topic", "t", code=0)
     config = re.findall(r"--config (cleanup.policy=compact)", said)
