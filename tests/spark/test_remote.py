@@ -18,8 +18,10 @@ from pyspark import cloudpickle
 from pyspark.errors import PySparkException
 from pyspark.sql.datasource import CaseInsensitiveDict
 from tests.support.corpus import UnpackedCase
+from tests.support.logs import write_checkpoint
 from tests.support.object_store import ObjectStore, Request, object_store
 from tests.support.spark import small_session
+from tests.support.tiers import AivenTier, Keys, write_log
 
 import kafkalog
 from kafkalog.errors import OptionError
@@ -114,6 +116,42 @@ def test_a_store_that_fails_in_a_task_is_reported_without_secrets(
         frame.collect()
     store.reset()
     assert SECRET not in str(e.value)
+
+
+def test_a_tiered_topic_is_read_with_its_log_and_no_key_is_in_an_event(
+    spark: SparkSession, store: ObjectStore, events: Path, tmp_path: Path
+) -> None:
+    store.reset()
+    log, keys = tmp_path / "log", Keys(tmp_path)
+    folder = write_log(log, [0, 10, 20], 30)
+    write_checkpoint(log, "replication-offset-checkpoint", {"t-0": 30})
+    tier = AivenTier(tmp_path / "tier", compression=True, key=keys.public["one"])
+    tier.move(folder, [0, 10, 20])
+    store.upload(tmp_path / "tier", "tier")
+    options = {
+        **store.options,
+        "subscribe": "t",
+        "startingOffsets": "earliest",
+        "remote.path": store.uri("tier"),
+        "remote.encryption.keys": keys.option,
+    }
+    batch = spark.read.format("kafkalog").options(**options, splitBytes="200").load(str(log))
+    assert sorted(row["offset"] for row in batch.select("offset").collect()) == list(range(30))
+    stream = spark.readStream.format("kafkalog").options(**options, maxOffsetsPerTrigger="12")
+    query = (
+        stream.load(str(log))
+        .writeStream.format("memory")
+        .queryName("tiered")
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    rows = spark.sql("select offset from tiered").collect()
+    assert sorted(row["offset"] for row in rows) == list(range(30))
+    told = "".join(path.read_text() for path in events.rglob("*") if path.is_file())
+    assert "PRIVATE KEY" not in told
+    assert SECRET not in told
 
 
 def test_nothing_is_written_where_no_log_can_lie(spark: SparkSession) -> None:

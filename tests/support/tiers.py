@@ -16,6 +16,8 @@ import zstandard
 from Crypto.Cipher import PKCS1_OAEP
 from Crypto.Hash import SHA3_512
 from Crypto.PublicKey import RSA
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from tests.support.logs import Row, batch_bytes, write_segment
 from tests.support.remote_records import segment_added, segment_updated
@@ -28,6 +30,7 @@ __all__ = [
     "TOPIC_ID",
     "AivenTier",
     "KafkaTier",
+    "Keys",
     "chunk_sizes",
     "id_of",
     "pinterest_tier",
@@ -247,6 +250,25 @@ class AivenTier:
                 "segmentLeaderEpochs": {"0": 0},
             },
         }
+
+
+class Keys:
+    """Two RSA keys, and files of them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.public = {}
+        files = []
+        for name in ("one", "two"):
+            made = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+            private = made.private_bytes(
+                serialization.Encoding.PEM,
+                serialization.PrivateFormat.PKCS8,
+                serialization.NoEncryption(),
+            )
+            (folder / f"{name}.pem").write_bytes(private)
+            self.public[name] = (name, RSA.import_key(private).public_key().export_key())
+            files.append(f"{name}={folder}/{name}.pem")
+        self.option = ",".join(files)
 
 
 AIVEN_INDEXES = {

@@ -10,13 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import zstandard
-from Crypto.PublicKey import RSA
-from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric import rsa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.logs import write_checkpoint
-from tests.support.tiers import AivenTier, chunk_sizes, id_of, write_log, write_metadata
+from tests.support.tiers import AivenTier, Keys, chunk_sizes, id_of, write_log, write_metadata
 from tests.support.transactions import ABORT, COMMIT, BrokerLog
 
 import kafkalog
@@ -36,25 +33,6 @@ if TYPE_CHECKING:
     Json = dict[str, Any]
 
 AT_ONCE = {"fetchOffset.retryIntervalMs": "0", "fetchOffset.numRetries": "1", "storage.tries": "1"}
-
-
-class Keys:
-    """Two RSA keys, and files of them."""
-
-    def __init__(self, folder: Path) -> None:
-        self.public = {}
-        files = []
-        for name in ("one", "two"):
-            made = rsa.generate_private_key(public_exponent=65537, key_size=2048)
-            private = made.private_bytes(
-                serialization.Encoding.PEM,
-                serialization.PrivateFormat.PKCS8,
-                serialization.NoEncryption(),
-            )
-            (folder / f"{name}.pem").write_bytes(private)
-            self.public[name] = (name, RSA.import_key(private).public_key().export_key())
-            files.append(f"{name}={folder}/{name}.pem")
-        self.option = ",".join(files)
 
 
 @pytest.fixture(scope="module")
