@@ -19,6 +19,25 @@ __all__ = ["errors_page"]
 _HEAD: Final = """\
 # Troubleshooting
 
+## By symptom
+
+| what you see | why, and what to do |
+| --- | --- |
+| `DATA_SOURCE_NOT_FOUND` | Spark's Python lacks kafkalog: activate the environment, or set `PYSPARK_PYTHON` ([install.md](install.md)) |
+| a stream shows no rows | a stream begins at `latest`: set `startingOffsets=earliest`. With a checkpoint it goes on where that is |
+| `count()` does not grow | a batch DataFrame is as of its planning: call `load()` again |
+| the query stands still | `kafkalog lag LOG --checkpoint C`. If nothing is behind: is somebody writing? If much is: is a commit or a lock waiting (`kafkalog topic describe LOG`, *unfinished*)? |
+| the first batch is slow | the compiled kernels are made once for each user and machine: keep `~/.cache/kafkalog` |
+| rows are there twice | the checkpoint was deleted, so it is another query. Give it a `transactional.id` ([guarantees.md](guarantees.md#which-batch-is-written)) |
+| rows are missing after a copy | `cp` and `rsync` take files of different moments: `kafkalog backup` ([operations.md](operations.md#copy-a-set-while-it-is-written)) |
+| a broker does not start on the directory | `kafkalog broker handover` first ([operations.md](operations.md#giving-a-directory-to-a-broker)) |
+| writing is refused where a broker lived | `kafkalog broker takeover`, then `allowBrokerDirectory=true` in each query |
+| `names partition 1 …, which has 1 partition` | write `rows.select("key", "value")`, without the column `partition` |
+| the disk fills up | topics without `retention.ms` keep everything: `kafkalog topic alter LOG -t T --config retention.ms=7d`, then `kafkalog retain LOG` |
+| `kafkalog run` hangs at its start | it fetches jars, and says so; `--offline` says which are missing |
+
+## By error
+
 ```
 StreamingQueryException: … LogDirectoryError: log directory /logs/a does not exist; check …
 ```

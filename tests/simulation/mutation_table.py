@@ -1,6 +1,6 @@
 """``make mutations``: take each guard out, and write down how soon that is found.
 
-The table goes into docs/guarantees.md, between its two marks. One that is not found is an error.
+The table goes into docs/evidence.md, between its two marks. One that is not found is an error.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tests.simulation.mutations import MUTATIONS, find
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-PAGE: Final = Path(__file__).parents[2] / "docs" / "guarantees.md"
+PAGE: Final = Path(__file__).parents[2] / "docs" / "evidence.md"
 _MARKS: Final = ("<!-- mutations -->", "<!-- end of mutations -->")
 _HEAD: Final = (
     "| without | what happens | what finds it |",

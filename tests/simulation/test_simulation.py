@@ -387,5 +387,5 @@ def test_of_a_key_the_last_record_stays_if_others_are_compacted() -> None:
 
 
 def test_the_page_names_every_guard_that_was_taken_out() -> None:
-    page = (ROOT / "docs" / "guarantees.md").read_text()
+    page = (ROOT / "docs" / "evidence.md").read_text()
     assert [name for name in MUTATIONS if f"| {name} |" not in page] == []

@@ -72,7 +72,7 @@ def test_the_readme_is_short() -> None:
 
 
 def test_every_row_of_what_shows_it_names_a_test() -> None:
-    shown = (ROOT / "docs/guarantees.md").read_text().partition("## What shows it")[2]
+    shown = (ROOT / "docs/evidence.md").read_text().partition("## Tests by promise")[2]
     rows = [line for line in shown.splitlines() if line.startswith("| ")]
     promises = [row for row in rows if not row.startswith(("| promise |", "| ---"))]
     assert promises
