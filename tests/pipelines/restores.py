@@ -98,10 +98,6 @@ class Restored(Target):
         self._whole = None
         super().cut()
 
-    def write(self) -> None:
-        self._whole = None
-        super().write()
-
     def lose_last_commit(self) -> None:
         """It has no checkpoint."""
 
