@@ -16,12 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from kafkalog.checkpoints.broker import (
-    LEADER_EPOCHS,
-    LOG_START_OFFSET,
-    write_offset_checkpoint,
-    write_topic_id,
-)
+from kafkalog.checkpoints.broker import LEADER_EPOCHS, write_topic_id
 from kafkalog.errors import LogDirectoryError, OptionError, UnknownTopicOrPartitionError
 from kafkalog.files.open_file import open_file
 from kafkalog.files.paths import as_path
@@ -112,8 +107,6 @@ def _write(found: Mapping[TopicPartition, TieredPath], folder: Path) -> Restored
     shutil.rmtree(begun, ignore_errors=True)
     begun.mkdir(parents=True)
     done = RestoredTier([_restore(key, path, begun) for key, path in found.items()])
-    starts = {each.key: each.start for each in done.partitions}
-    write_offset_checkpoint(begun, LOG_START_OFFSET, starts)
     fsync_directory(begun)
     if folder.exists():
         folder.rmdir()
