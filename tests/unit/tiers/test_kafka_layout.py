@@ -171,3 +171,29 @@ def test_the_topic_id_is_that_of_the_tier(log: Path, tier: KafkaTier) -> None:
     options = ReadOptions.parse({"remote.path": str(tier.root), "subscribe": "t"})
     (alone,) = options.paths
     assert read_topic_id(as_path(alone) / "t-0") == TOPIC_ID
+
+
+def test_partitions_lie_in_several_directories_and_in_the_tier_alone(
+    log: Path, tier: KafkaTier, tmp_path: Path
+) -> None:
+    other = tmp_path / "second"
+    one = write_log(other, [0, 4], 8, name="t-1")
+    write_checkpoint(other, "replication-offset-checkpoint", {"t-1": 8})
+    gone = write_log(tmp_path / "gone", [0], 6, name="t-2")
+    tier.move(log / "t-0", [0, 10, 20])
+    for number, folder, bounds in ((1, one, [0, 4]), (2, gone, [0, 6])):
+        partition = KafkaTier(tier.root, partition=number, records=tier.records)
+        partition.move(folder, bounds)
+    write_metadata(other, tier.records)
+    given = {**AT_ONCE, "remote.path": str(tier.root)}
+    rows = kafkalog.read([log, other], "t", options=given).read_all()
+    found = sorted(zip(rows["partition"].to_pylist(), rows["offset"].to_pylist(), strict=True))
+    ends = {0: 40, 1: 8, 2: 6}
+    assert found == [(number, n) for number, end in ends.items() for n in range(end)]
+
+
+def test_a_tier_that_is_named_by_its_inner_folder_is_found(log: Path, tier: KafkaTier) -> None:
+    tier.move(log / "t-0", [0, 10, 20])
+    inner = KafkaTier(tier.root / "kafka-tiered-storage")
+    assert values(log, inner) == list(range(40))
+    assert values(None, inner) == list(range(20))
