@@ -710,9 +710,17 @@ def _shown(state: BucketState) -> _Shown:
     for key, shown in files.items():
         parent, _, name = key.rpartition("/")
         size = len(shown) if isinstance(shown, bytes) else shown.size
-        # what has another size is another state of the file, too
-        folders[parent].append(RemoteEntry(name, False, size, state.number))
+        folders[parent].append(RemoteEntry(name, False, size, _version(shown, state)))
     return _Shown(state.number, folders, files, ends, committed)
+
+
+def _version(shown: bytes | _Segment | _SealedIndex, state: BucketState) -> int:
+    """Return what changes when a file does: any file with a commit, but for what is sealed."""
+    if isinstance(shown, _SealedIndex):
+        return shown.number
+    if isinstance(shown, _Segment) and shown.extents[0].sealed is not None:
+        return shown.number
+    return state.number
 
 
 def _commit_state(state: BucketState) -> CommitState:

@@ -151,7 +151,7 @@ class _Day:
 
 @pytest.mark.parametrize(
     ("hours", "an_hour", "partitions"),
-    [(5, 18, 12), pytest.param(24, 240, 200, marks=pytest.mark.nightly)],
+    [(5, 18, 12), pytest.param(24, 60, 60, marks=pytest.mark.nightly)],
 )
 def test_a_day_of_writers_readers_and_maintainers(
     monkeypatch: pytest.MonkeyPatch, hours: int, an_hour: int, partitions: int

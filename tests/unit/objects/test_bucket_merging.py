@@ -471,3 +471,16 @@ def test_a_seek_in_a_gibibyte_takes_few_requests(
                     assert segment.translate_offset(10 * number + 5) == number * BATCH
             assert len(large.asked) <= 6, large.asked
             assert sum(size for _, size in large.asked) <= 128 << 10, large.asked
+
+
+def test_what_is_sealed_is_the_same_after_a_commit(root: BucketRoot) -> None:
+    fill(root, 12, {"segment.bytes": "6000"})
+    merge(root)
+    shown = []
+    for _ in range(2):
+        shown.append({each.name: each for each in root.open_store().entries("log/t-0") or ()})
+        kafkalog.append(str(root), "t", rows(1000, 5))
+    last = max(name for name in shown[0] if name.endswith(".log"))
+    for name, entry in shown[0].items():
+        is_sealed = name[:20] < last[:20] and name[0] == "0" and entry.size > 0
+        assert (shown[1][name] == entry) is is_sealed, name
