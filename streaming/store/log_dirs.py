@@ -6,20 +6,24 @@ Source: Kafka ``LogManager`` (``loadLogs``, ``nextLogDirs``).
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from kafkalog.checkpoints.broker import (
     find_offset_checkpoint,
+    read_meta_properties,
+    read_topic_id,
 )
 from kafkalog.checkpoints.state_file import names_nodes
 from kafkalog.checkpoints.voters import find_voters
 from kafkalog.errors import CheckpointError, KafkaLogError, LogDirectoryError
 from kafkalog.files.paths import NodePlace, as_path
 from kafkalog.files.remote_path import RemotePath
-from kafkalog.files.system import remembered, system
+from kafkalog.files.system import once_per_process, remembered, system
 from kafkalog.files.timeouts import at
 from kafkalog.model import CLUSTER_METADATA_TOPIC, TopicPartition
+from kafkalog.streaming.coordinator.cluster_partitions import find_cluster_view
 from kafkalog.streaming.log.log_dir import (
     FolderListing,
     PartitionDirectory,
@@ -32,16 +36,24 @@ from kafkalog.streaming.log.log_dir import (
     list_folders,
     stamps_of,
 )
+from kafkalog.streaming.log.partition_log import PartitionLog
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
     from pathlib import Path
 
     from kafkalog.checkpoints.voters import Voters
+    from kafkalog.streaming.coordinator.cluster_partitions import ClusterView
 
     _Found = dict[TopicPartition, PartitionDirectory]
 
-__all__ = ["LogDirs", "choose_directory", "log_dirs_of_set", "partitions_by_node"]
+__all__ = [
+    "LogDirs",
+    "choose_directory",
+    "choose_replicas",
+    "log_dirs_of_set",
+    "partitions_by_node",
+]
 
 _LOGGER: Final = logging.getLogger("kafkalog.log")
 
@@ -53,6 +65,105 @@ _AVOIDED_SECONDS: Final = 30.0
 """How long a node on which a read has failed comes after others."""
 
 
+def _broker_of(log_dir: Path) -> int | None:
+    """Return the number of the broker that lived in a log directory; None without one."""
+    try:
+        known = read_meta_properties(log_dir) or {}
+        return int(known.get("node.id", known.get("broker.id", "")))
+    except (CheckpointError, OSError, ValueError):
+        return None
+
+
+def choose_replicas(
+    by_broker: Mapping[int, Mapping[TopicPartition, PartitionDirectory]],
+    cluster: ClusterView | None,
+    away: Collection[Path] = (),
+) -> tuple[dict[TopicPartition, PartitionDirectory], str]:
+    """Choose the replica to read of each partition that copies of brokers' directories hold.
+
+    That is the last leader's, else one that was in sync, else the one whose log reaches furthest;
+    those in log directories that are ``away`` come last.
+
+    Args:
+        by_broker: what each broker holds.
+        cluster: what the metadata log of the cluster says, if there is any.
+        away: log directories that could not be read.
+
+    Returns:
+        the replicas, and what to say of how those were chosen that were not the only one.
+    """
+    replicas: dict[TopicPartition, dict[int, PartitionDirectory]] = {}
+    for broker, found in by_broker.items():
+        for key, folder in found.items():
+            replicas.setdefault(key, {})[broker] = folder
+    chosen: dict[TopicPartition, PartitionDirectory] = {}
+    reasons: Counter[str] = Counter()
+    for key, folders in sorted(replicas.items()):
+        ranks = {n: _rank_of(n, folder, cluster, away) for n, folder in folders.items()}
+        best = min(folders, key=lambda n: (ranks[n], n))
+        if len(folders) > 1 and ranks[best][1] == _UNKNOWN:
+            best = max(folders, key=lambda n: (-ranks[n][0], _end_of(folders[n]), -n))
+        if len(folders) > 1:
+            reasons[_REASONS[ranks[best][1]]] += 1
+        chosen[key] = folders[best]
+    told = ", ".join(f"{count} from {reason}" for reason, count in sorted(reasons.items()))
+    return chosen, told
+
+
+_LEADER, _IN_SYNC, _UNKNOWN = range(3)
+_REASONS: Final = {
+    _LEADER: "the replica that led",
+    _IN_SYNC: "one that was in sync",
+    _UNKNOWN: "the one whose log reaches furthest, as the cluster's metadata tells of none that "
+    "led or was in sync",
+}
+
+
+def _rank_of(
+    broker: int, folder: PartitionDirectory, cluster: ClusterView | None, away: Collection[Path]
+) -> tuple[bool, int]:
+    """Return whether a replica is away, and what the cluster says of it; less is better."""
+    is_away = folder.log_dir in away
+    if cluster is None:
+        return is_away, _UNKNOWN
+    topic, number = folder.topic_partition
+    topic_id = read_topic_id(folder.path)
+    if topic_id is None:
+        topic_id = next((key for key, name in cluster.names.items() if name == topic), None)
+    known = cluster.partitions.get(topic_id or "", {}).get(number)
+    if known is None:  # of a topic that was deleted, or of another one of the name
+        return is_away, _UNKNOWN
+    if known.leader == broker:
+        return is_away, _LEADER
+    return is_away, _IN_SYNC if broker in known.isr else _UNKNOWN
+
+
+def _end_of(folder: PartitionDirectory) -> int:
+    try:
+        with PartitionLog(folder.path, folder.topic_partition) as log:
+            return log.log_end_offset()
+    except (KafkaLogError, OSError):
+        return -1
+
+
+def _lives_twice(one: PartitionDirectory, other: PartitionDirectory) -> LogDirectoryError:
+    return LogDirectoryError(
+        f"{one.topic_partition} lives in {one.path} and in {other.path}: a partition has one "
+        "folder. If `kafkalog node reassign` was cut off, `kafkalog recover` keeps the right one. "
+        "Copies of several brokers' directories are named with semicolons between them; else move "
+        "one of them away"
+    )
+
+
+@once_per_process
+def _say_chosen(log_dirs: str, told: str) -> None:
+    _LOGGER.warning(
+        "%s are of several brokers. Of partitions that several of them hold, these are read: %s",
+        log_dirs,
+        told,
+    )
+
+
 class LogDirs:
     """Kafka's ``log.dirs``: one or several directories that together hold each partition once.
 
@@ -62,7 +173,8 @@ class LogDirs:
     Every call looks again.
 
     Where the directories are those of a replicated set, each partition is where its leader has it,
-    or another replica in sync if that is away.
+    or another replica in sync if that is away. The same goes for copies of several brokers'
+    directories, which are named as nodes: there the metadata log of their cluster tells.
     """
 
     def __init__(
@@ -83,6 +195,9 @@ class LogDirs:
         self._prefers = prefers
         self._avoided: dict[Path, float] = {}
         self.paths = [as_path(path) for path in places]
+        self._nodes = {
+            as_path(place): place.node for place in places if isinstance(place, NodePlace)
+        }
         # Listings and what follows from them are one value: threads may share this.
         self._seen: tuple[dict[Path, FolderListing], _Found] = ({}, {})
         self._of_nodes: _Found = {}
@@ -112,16 +227,12 @@ class LogDirs:
             if are_same_listings(listed, known):
                 break
             agrees = len(listed) == 1 or are_same_listings(listed, self._list(listed))
-            found, twice = join_listings(listed.values())
+            found, twice = self._join(listed)
             if rest is not None and (twice or not agrees):
                 system.sleep(rest)
                 continue
             if twice:
-                raise LogDirectoryError(
-                    f"{twice[0].topic_partition} lives in {twice[0].path} and in {twice[1].path}: "
-                    "a partition has one folder. If `kafkalog node reassign` was cut off, "
-                    "`kafkalog recover` keeps the right one; else move one of them away"
-                )
+                raise _lives_twice(*twice)
             self._seen = listed, found
             break
         return found
@@ -145,7 +256,38 @@ class LogDirs:
         if now < self._avoided.get(folder, now) or not self.is_replicated:
             return False
         self._avoided[folder] = now + _AVOIDED_SECONDS
+        self._seen = ({}, {})
         return True
+
+    def _join(
+        self, listed: Mapping[Path, FolderListing]
+    ) -> tuple[_Found, tuple[PartitionDirectory, ...]]:
+        """Join what the paths hold, by one replica of each partition; else return two of one."""
+        found, twice = join_listings(listed.values())
+        of_brokers = self._of_brokers(listed) if twice and self._nodes else None
+        return (found, twice) if of_brokers is None else (of_brokers, ())
+
+    def _of_brokers(self, listed: Mapping[Path, FolderListing]) -> _Found | None:
+        """Choose among the replicas of several brokers; None if these are no brokers' directories.
+
+        One broker may hold a partition once only.
+        """
+        by_node: dict[int, list[Path]] = {}
+        for path in listed:
+            by_node.setdefault(self._nodes.get(path, -1), []).append(path)
+        by_broker: dict[int, _Found] = {}
+        for paths in by_node.values():
+            found, twice = join_listings(listed[path] for path in paths)
+            broker = next((n for n in map(_broker_of, paths) if n is not None), None)
+            if twice or (found and (broker is None or broker in by_broker)):
+                return None
+            if broker is not None:
+                by_broker[broker] = found
+        now = system.monotonic()
+        away = {folder for folder, until in self._avoided.items() if now < until}
+        chosen, told = choose_replicas(by_broker, find_cluster_view(self.paths), away)
+        _say_chosen(", ".join(map(str, self.paths)), told)
+        return chosen
 
     def _find_of_nodes(self) -> _Found | None:
         """Find the folders that count of a replicated set; None of any other set."""
