@@ -21,6 +21,7 @@ import numpy as np
 from kafkalog.errors import CorruptIndexError, CorruptRecordError
 from kafkalog.files.closing import Closing
 from kafkalog.files.open_file import open_file
+from kafkalog.files.remote_path import RemotePath
 from kafkalog.files.system import once_per_process
 from kafkalog.model import MAX_OFFSET
 from kafkalog.streaming.log.files import LOG, OFFSET_INDEX, TIME_INDEX, file_name
@@ -282,6 +283,9 @@ class LogSegment(Closing):
         Up to 1.1, brokers wrote the first offset of an append. Of a wrapper the header has the
         last one: there the messages inside tell.
         """
+        known = self.path.offset_at(position) if isinstance(self.path, RemotePath) else None
+        if known is not None:
+            return self.base_offset <= known <= offset
         header = self.header_at(position)
         if header is None or header.offset < self.base_offset:
             return False

@@ -56,8 +56,6 @@ _METADATA: Final = "partition.metadata"
 _SEGMENT_BYTES: Final = 1 << 30
 _SEGMENT_OFFSETS: Final = 1 << 31
 _CACHE_BYTES: Final = 64 << 20
-_READ_AHEAD: Final = 256 << 10
-"""What readers of a file fetch whole."""
 _ONE_RANGE_BYTES: Final = 8 << 20
 _GAP_BYTES: Final = 64 << 10
 """Bytes that nobody wants between two extents that are fetched together."""
@@ -223,8 +221,9 @@ class _Carried(NamedTuple):
 class _Handle:
     """An open segment, or a small file."""
 
-    def __init__(self, read: Callable[[int, int], bytes]) -> None:
+    def __init__(self, read: Callable[[int, int], bytes], *, is_one_object: bool = True) -> None:
         self._read = read
+        self.is_one_object = is_one_object
 
     def read_at(self, nbytes: int, offset: int) -> bytes:
         return self._read(offset, nbytes)
@@ -389,10 +388,13 @@ class BucketStore:
             return _Handle(lambda position, size: content[position : position + size]), status
         status = RemoteStatus(-1, found.number, found.size, -1)
         if isinstance(found, _Segment):
-            return _Handle(functools.partial(self._read, key, found)), status
+            read = functools.partial(self._read, key, found)
+            return _Handle(read, is_one_object=len(found.extents) < 2), status
         if isinstance(found, _SealedIndex):
             return _Handle(functools.partial(self._read_index, found)), status
-        return _Handle(functools.partial(self._fill, key, found)), status
+        is_whole = sum(extent.size for extent in found.extents) == found.size
+        read = functools.partial(self._fill, key, found)
+        return _Handle(read, is_one_object=is_whole and len(found.extents) < 2), status
 
     def status(self, key: str) -> RemoteStatus:
         """Tell about one file."""
@@ -435,8 +437,6 @@ class BucketStore:
         found = self._shown.files.get(key)
         if not isinstance(found, _Segment):
             return self._carried.get(key)
-        if found.size <= _READ_AHEAD:
-            start, end = 0, found.size
         first = bisect_right(found.ends, start)
         last = bisect_left(found.ends, end) + 1
         starts = [found.ends[n] - found.extents[n].size for n in range(first, len(found.ends))]
@@ -453,6 +453,16 @@ class BucketStore:
         found = self._shown.files[f"{key.rpartition('/')[0]}/{_METADATA}"]
         assert isinstance(found, bytes)  # noqa: S101 - no segment has that name
         return found
+
+    def offset_at(self, key: str, position: int) -> int | None:
+        """Return the offset of the extent that begins at a position of a segment."""
+        found = self._shown.files.get(key)
+        if not isinstance(found, _Segment):
+            return None
+        slot = bisect_right(found.ends, position)
+        if slot == len(found.ends) or found.ends[slot] - found.extents[slot].size != position:
+            return None
+        return found.extents[slot].base_offset
 
     def will_read(self, key: str, start: int, end: int) -> None:
         """Take note of the extents of a range of a segment."""

@@ -15,6 +15,7 @@ from kafkalog.files.paths import as_path
 from kafkalog.files.storage import TieredRoot
 from kafkalog.files.system import system
 from kafkalog.model import CLUSTER_METADATA_TOPIC, many
+from kafkalog.streaming.objects.bucket_store import bucket_of_path
 from kafkalog.streaming.source.loss import LossPolicy
 from kafkalog.streaming.store.ends.tiered import offset_of_time
 from kafkalog.streaming.store.ends.tracker import LogEndTracker
@@ -159,6 +160,11 @@ class EndOffsets(LogEndTracker):
             prefers_local=options.preferred_read_replica == "local",
             max_decompressed_bytes=options.max_decompressed_bytes,
         )
+
+    @property
+    def is_in_bucket(self) -> bool:
+        """Whether all of them are those of a log in an object store."""
+        return all(bucket_of_path(path) is not None for path in self.paths)
 
     def report(self) -> None:
         """Say in numbers what the last look found beside the ends, where there is something."""

@@ -70,9 +70,16 @@ class PositionValidator:
         self,
         logs: EndOffsets,
         kept: Mapping[TopicPartition, Mapping[int, LastBatch]] | None = None,
+        *,
+        is_kept: bool = False,
     ) -> None:
-        """Take the logs of the reader, and what an earlier run of it has kept."""
+        """Take the logs of the reader, and what an earlier run of it has kept.
+
+        ``is_kept``: what is known goes to a later run. A log in an object store needs it for that
+        alone: whoever follows its commits sees that it is the same one, and reads nothing of it.
+        """
         self._logs = logs
+        self._is_needed = is_kept or not logs.is_in_bucket
         self._known: dict[TopicPartition, dict[int, LastBatch | None]] = {
             key: dict(batches) for key, batches in (kept or {}).items()
         }
@@ -139,6 +146,8 @@ class PositionValidator:
 
     def note(self, positions: PartitionOffsets) -> None:
         """Look up the last batches below positions where they are not known yet."""
+        if not self._is_needed:
+            return
         for key, position in positions.items():
             known = self._known.setdefault(key, {})
             version = self._logs.version(key)

@@ -137,7 +137,8 @@ class StreamControl:
         self._logs = EndOffsets.of(options, self._subscription.selects)
         self._ids = TopicIds(options.state_location, self._logs.is_changed_id)
         kept = load_last_batches(options.state_location)
-        self._validator = PositionValidator(self._logs, kept)
+        is_kept = options.state_location is not None
+        self._validator = PositionValidator(self._logs, kept, is_kept=is_kept)
         self._diverged: dict[TopicPartition, Divergence] = {}
         """What the last look found of them, where the query continues in spite of a loss."""
         self._policy = LossPolicy.of(options)

@@ -275,6 +275,8 @@ class RemoteFile:
         """Bytes that it had when it was opened."""
         self.identity = FileIdentity(status.st_dev, status.st_ino)
         """Made of its size and the store's tag for its content."""
+        self._is_one_object = getattr(self._handle, "is_one_object", True)
+        """Else what lies beside something comes from elsewhere: what is wanted is asked for."""
         self._pieces: list[_Piece] = []
         self._ahead: _Ahead | None = None
         self._next_bytes = _FIRST_BYTES
@@ -336,7 +338,9 @@ class RemoteFile:
             del self._pieces[0]
 
     def _range(self, position: int, wanted: int) -> tuple[int, int]:
-        if self.size <= _WHOLE_BYTES:
+        if not self._is_one_object and position >= self._planned_end:
+            return position, min(position + wanted, self.size)
+        if self.size <= _WHOLE_BYTES and self._is_one_object:
             return 0, self.size
         if not 0 <= position - self._last_end < self._next_bytes:
             self._next_bytes = _FIRST_BYTES

@@ -104,6 +104,10 @@ class Store(Protocol):
         """
         ...
 
+    def offset_at(self, key: str, position: int) -> int | None:
+        """Return the offset that begins at a position of a file, if the store knows it unread."""
+        ...
+
     def will_read(self, key: str, start: int, end: int) -> None:
         """Take note that a range of a file is read soon: what lies beside it may come with it."""
         ...
@@ -195,6 +199,10 @@ class RemotePath(_ReadAsPath):
     def is_in_tier(self) -> bool | None:
         """Whether a remote tier has a part of the log in this folder; None without a tier."""
         return None
+
+    def offset_at(self, position: int) -> int | None:
+        """Return the offset that begins at a position of this file; None if that is to be read."""
+        return self.store.offset_at(self.key, position)
 
     def samefile(self, other: object) -> bool:
         """Whether another path is the same one: a store knows no links."""

@@ -234,6 +234,10 @@ class RemoteStore:
     def log_end(self, key: str) -> None:
         """Tell nothing of a log: whoever reads it reads its segments."""
 
+    def offset_at(self, key: str, position: int) -> int | None:  # noqa: ARG002
+        """Files tell that themselves."""
+        return None
+
     def will_read(self, key: str, start: int, end: int) -> None:
         """Take note of nothing: each file is an object."""
 

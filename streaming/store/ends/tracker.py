@@ -213,6 +213,7 @@ class LogEndTracker:
         """Whether a look was cut off: what is kept may be half of it."""
         self._looking_at: Path | None = None
         """The log directory of the log that is being looked at."""
+        self.paths = self._log_dirs.paths
         self._listing = Watched(self._log_dirs.paths, self._log_dirs.partitions)
         self._listed: Mapping[TopicPartition, PartitionDirectory] | None = None
         self._live = LivePartitions()

@@ -16,15 +16,17 @@ import kafkalog
 from kafkalog.errors import OptionError
 from kafkalog.files import objects, open_file
 from kafkalog.files.open_file import _KnownFiles
+from kafkalog.files.storage import RemoteRoot
 from kafkalog.files.system import remembered, system
 from kafkalog.streaming.admin.backup import back_up
 from kafkalog.streaming.objects import bucket_store
-from kafkalog.streaming.objects.bucket_store import BucketRoot
+from kafkalog.streaming.objects.bucket_store import BucketRoot, BucketStore
 from kafkalog.streaming.objects.merging import merge
 from kafkalog.streaming.options.read_options import ReadOptions
 from kafkalog.streaming.source.batch_plan import plan_batch
 from kafkalog.streaming.source.reading import read_split
 from kafkalog.streaming.source.schema import ReadRows
+from kafkalog.streaming.source.stream_control import StreamControl
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -213,3 +215,61 @@ def test_a_merged_log_is_read_from_its_segments(
     back_up([root], str(tmp_path / "copy"))  # type: ignore[list-item]
     read = kafkalog.read(tmp_path / "copy", "t").read_all()
     assert read["value"] == expected["value"]
+
+
+def reader_of(server: ObjectStore, place: str) -> tuple[StreamControl, BucketStore]:
+    """Return what knows the offsets of a query, and the log, which looks when it is told to."""
+    given = {**server.options, "storage.pollInterval": "1h", "startingOffsets": "earliest"}
+    parsed = ReadOptions.parse({"path": place, "subscribe": "t", **given})
+    (root,) = parsed.paths
+    assert isinstance(root, RemoteRoot)
+    return StreamControl(parsed), BucketRoot.of(root).open_store()
+
+
+def test_where_a_thousand_partitions_end_is_asked_by_one_request(server: ObjectStore) -> None:
+    server.reset()
+    place, options = server.uri("thousand"), {**server.options, "numPartitions": 1000}
+    rows = pa.table({"value": ["1"] * 50, "partition": pa.array([*range(50)], pa.int32())})
+    kafkalog.append(place, "t", rows, options=options)
+    query, store = reader_of(server, place)
+    end = query.next_end(query.initial(), take_all=True)
+    for is_new in (False, True, False):
+        if is_new:
+            kafkalog.append(place, "t", rows, options=options)
+        server.requests.clear()
+        store.forget_listing()
+        start, end = end, query.next_end(end, take_all=True)
+        assert sum(end.values()) - sum(start.values()) == (50 if is_new else 0)
+        # the commit that is new, and the number that is free
+        assert methods(server) == {"GET": 2 if is_new else 1}
+        assert not [request for request in server.requests if request.start > 0]
+
+
+def test_a_micro_batch_asks_for_nothing_but_its_data_and_the_number(server: ObjectStore) -> None:
+    server.reset()
+    place, options = server.uri("micro"), {**server.options, "numPartitions": 8}
+    rows = pa.table({"value": ["1"] * 80, "partition": pa.array([*range(8)] * 10, pa.int32())})
+    kafkalog.append(place, "t", rows, options=options)
+    query, store = reader_of(server, place)
+    end = query.initial()
+    read = ReadRows.of(query._options, (), ())
+    for _ in range(3):
+        server.requests.clear()
+        store.forget_listing()
+        start, end = end, query.next_end(end, take_all=True)
+        splits = query.plan(start, end)
+        assert {r.path.split("/")[-2] for r in server.requests} <= {"commits"}
+        assert not [request for request in server.requests if request.start > 0]
+        known = remembered(bucket_store._OpenStores).by_root
+        kept = dict(known)
+        for split in splits:  # a task each, in a process of its own
+            known.clear()
+            remembered(open_file._KnownFiles).clear()
+            server.requests.clear()
+            task, given = pickle.loads(pickle.dumps((split, query._options)))
+            assert sum(b.num_rows for b in read_split(task, given, read.of_records)) == 10
+            assert [request.start > 0 for request in server.requests] == [True]
+        known.clear()
+        known.update(kept)
+        assert len(splits) == 8
+        kafkalog.append(place, "t", rows, options=options)
