@@ -477,6 +477,11 @@ class GroupOptions(RangeOptions):
         """
         if self.commit_group_offsets and self.group_id is None:
             raise OptionError("option 'commitGroupOffsets' needs kafka.group.id, the group's name")
+        if self.remote_path is not None and (self.join_group or self.commit_group_offsets):
+            raise OptionError(
+                "option 'remote.path' cannot be used with joinGroup or commitGroupOffsets: a log "
+                "that goes on in a tier is a broker's, and no group of ours writes there"
+            )
         if not self.join_group:
             return
         if self.group_id is None:

@@ -151,6 +151,10 @@ def test_another_topic_of_the_name_is_not_read(log: Path, tier: KafkaTier) -> No
         ({"remote.path": "ftp:tier"}, "remote.path"),
         ({"remote.path": "/tier", "path": "s3://bucket/log"}, "the log directories of one broker"),
         ({"remote.path": "/tier", "path": "/a;/b"}, "the log directories of one broker"),
+        (
+            {"remote.path": "/tier", "joinGroup": "true", "kafka.group.id": "g"},
+            "cannot be used with joinGroup",
+        ),
     ],
 )
 def test_options_that_contradict_themselves_are_refused_at_once(
