@@ -18,7 +18,7 @@ from kafkalog.errors import DataLossError, KafkaLogError, LogDirectoryError, Off
 from kafkalog.files.regular import read_regular
 from kafkalog.files.remote_path import RemoteEntry, RemotePath, RemoteStatus
 from kafkalog.files.remote_store import open_store
-from kafkalog.files.system import remembered, system
+from kafkalog.files.system import forgotten_when_forked, remembered, system
 from kafkalog.files.watch import is_settled, stamp_of
 from kafkalog.model import partition_directory_name
 from kafkalog.streaming.log.files import (
@@ -292,6 +292,7 @@ def _view(topic_id: str | None, pieces: list[Piece]) -> TierView:
     return TierView(topic_id, tuple(pieces), names, end, int.from_bytes(digest, "big"))
 
 
+@forgotten_when_forked
 class _Tiers:
     """The tiers, and the log directories above them, that this process has opened."""
 
