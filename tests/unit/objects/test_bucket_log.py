@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from dataclasses import replace
+from random import Random
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -313,6 +315,44 @@ def test_no_floor_rises_above_inline_batches(objects: MemoryObjects, clocks: Clo
     clocks.pass_time(MONTH_S)
     assert clean_commits(log, keep_commits=0) == 3
     assert commits_kept(objects) == [3, 4]
+
+
+def odd_floor(chance: Random, number: int) -> str:
+    """Return a name that may lie among floors, by a slip or by malice."""
+    kinds = [
+        f"{chance.randrange(number + 2):020}",
+        f"{number + chance.randrange(1, 9):020}",
+        f"{10**20 - 1 - chance.randrange(9)}",
+        f"{chance.randrange(number + 2)}",
+        f"{number:020}.tmp",
+        f"{number:020}/{number:020}",
+        "".join(chance.choices("0129 -+_az\u0661\u00e9", k=chance.randrange(1, 22))),
+    ]
+    return chance.choice(kinds)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_whatever_lies_among_floors_no_batch_is_lost_or_doubled(
+    objects: MemoryObjects, clocks: Clocks, seed: int
+) -> None:
+    chance, count = Random(seed), 6
+    log = aged(objects, clocks, count)
+    if chance.random() < 0.5:
+        clean_commits(log, keep_commits=2)
+    for _ in range(chance.randrange(1, 4)):
+        name = odd_floor(chance, count)
+        objects.kept[f"{log.folder}/floors/{name}"] = (chance.randbytes(3), clocks.wall_s * 1e9)
+    kept = {name for name in objects.kept if "/commits/" in name}
+    for known in (None, log):  # who opens it, and who knows it for a month
+        with suppress(CheckpointError):  # it cannot be opened any more, and says so
+            one = known or BucketLog.open(objects)
+            assert one is not None
+            one.follow()
+            assert end_of(one.state) >= count
+            assert one.commit(batch("w", count - 1)) is None
+            one.commit(batch("w", count))
+            assert end_of(one.state) == count + 1
+    assert kept <= {name for name in objects.kept if "/commits/" in name}
 
 
 def test_no_commit_is_deleted_before_the_floor_is_there(
