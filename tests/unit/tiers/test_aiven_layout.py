@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import zstandard
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.support.logs import write_checkpoint
 from tests.support.tiers import AivenTier, Keys, chunk_sizes, id_of, write_log, write_metadata
@@ -334,6 +334,7 @@ NAMES = [
 ]
 
 
+@settings(suppress_health_check=[HealthCheck.too_slow])  # on a busy machine
 @given(st.dictionaries(st.sampled_from(NAMES), JSON, max_size=3))
 def test_any_manifest_is_read_or_refused(change: Json) -> None:
     said = json.loads(manifest({}))
@@ -354,7 +355,7 @@ def test_any_bytes_are_a_manifest_or_custom_metadata_or_refused(data: bytes, cut
             parse_custom_metadata(each)
 
 
-@settings(max_examples=30)
+@settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_a_tier_with_a_damaged_object_is_read_or_refused(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject

@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.support.logs import Row, batch_bytes, write_checkpoint, write_segment
 from tests.support.tiers import TOPIC_ID, KafkaTier, id_of, write_log
@@ -102,6 +102,7 @@ def epoch_at(epochs: Sequence[tuple[int, int]], offset: int) -> int:
     return epochs[bisect_right([start for _, start in epochs], offset) - 1][0]
 
 
+@settings(suppress_health_check=[HealthCheck.too_slow])  # on a busy machine
 @given(histories())
 def test_each_offset_that_was_uploaded_is_read_from_a_copy_of_its_epoch(
     history: tuple[Lineage, list[TierSegment]],
