@@ -5,6 +5,14 @@ The commits of a race are dense, the offsets without a gap, and each batch is th
 
 from __future__ import annotations
 
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from random import Random
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,7 +23,11 @@ from tests.support.object_servers import HONEST, LIARS
 from tests.support.object_store import Losses, ObjectStore, object_store
 
 import kafkalog
-from kafkalog.errors import LogDirectoryError, UnknownOutcomeError
+from kafkalog.errors import (
+    LogDirectoryError,
+    UnknownOutcomeError,
+    UnknownTopicOrPartitionError,
+)
 from kafkalog.files.objects import open_objects
 
 if TYPE_CHECKING:
@@ -90,6 +102,69 @@ def test_a_writer_that_is_killed_at_any_request_writes_each_row_once(
         values = next(tail)["value"].to_pylist()
         found += [int(value.split(b" ", 2)[1]) for value in values]
     assert found == [number for number in range(batches) for _ in range(rows)]
+
+
+MEMBER = """
+import json, sys, time, kafkalog
+from kafkalog.errors import KafkaLogError
+
+place, options = sys.argv[1], json.loads(sys.argv[2])
+mine = {"startingOffsets": "earliest", "kafka.session.timeout.ms": "6s"}
+mine["kafka.heartbeat.interval.ms"] = "1s"
+while True:
+    try:
+        with kafkalog.Consumer(place, "g", "in", options={**options, **mine}) as member:
+            while True:
+                rows = member.poll(1)
+                if rows is not None:
+                    kafkalog.append(place, "out", rows.select(["value"]), consumer=member,
+                                    options=options)
+    except KafkaLogError:
+        time.sleep(0.2)
+"""
+
+
+@pytest.mark.nightly
+def test_members_that_are_killed_and_stopped_copy_each_row_once(store: ObjectStore) -> None:
+    store.reset()
+    direct = store.past_the_proxy()
+    make_log(direct, "churn")
+    place, options = direct.uri("churn"), direct.options
+    command = [sys.executable, "-c", MEMBER, place, json.dumps(options)]
+    chance, fed = Random(5), 0
+
+    def copied() -> list[int]:
+        with suppress(UnknownTopicOrPartitionError):
+            rows = kafkalog.read(place, "out", options=options).read_all()
+            return sorted(map(int, rows["value"].to_pylist()))
+        return []
+
+    members = [subprocess.Popen(command) for _ in range(3)]
+    try:
+        for _ in range(int(os.environ.get("CHURN_ROUNDS", "30"))):
+            numbers = range(fed, fed + 30)
+            partitions = pa.array([number % 6 for number in numbers], pa.int32())
+            rows = pa.table({"value": [*map(str, numbers)], "partition": partitions})
+            kafkalog.append(place, "in", rows, options={**options, "numPartitions": "6"})
+            fed += 30
+            time.sleep(chance.uniform(0.5, 2.5))
+            slot, kind = chance.randrange(3), chance.choice(["kill", "stop", "none"])
+            if kind == "kill":
+                members[slot].kill()
+                members[slot].wait()
+                members[slot] = subprocess.Popen(command)
+            elif kind == "stop":  # within its session, or beyond it
+                members[slot].send_signal(signal.SIGSTOP)
+                time.sleep(chance.choice([1, 8]))
+                members[slot].send_signal(signal.SIGCONT)
+        deadline = time.monotonic() + 300
+        while len(copied()) < fed and time.monotonic() < deadline:
+            time.sleep(1)
+    finally:
+        for member in members:
+            member.kill()
+            member.wait()
+    assert copied() == [*range(fed)]
 
 
 def test_a_commit_that_lands_after_abort_finds_its_rows(store: ObjectStore) -> None:
