@@ -483,9 +483,12 @@ class _Walk:
                 self._long()
             self._cells.take(count * filled)
             for _ in range(count):
+                before = self._at
                 if kind == "map":
                     self._skip_plain("bytes", schema)
                 self.skip(schema["values" if kind == "map" else "items"], depth + 1)
+                if self._at == before:  # so are all that follow: they take no bytes
+                    break
 
     def _skip_plain(self, kind: str, schema: Any) -> None:  # noqa: ANN401 - JSON
         if kind in {"int", "long", "enum"}:

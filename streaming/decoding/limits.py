@@ -27,7 +27,7 @@ MAX_TEXT_BYTES: Final = 4 << 20
 MAX_DEPTH: Final = 64
 """How deep schemas and values are nested. Avro's library has no bound: it would crash."""
 _MAX_FIELDS: Final = 10_000
-_BASE_CELLS: Final = 1_000_000
+_BASE_CELLS: Final = 100_000
 _CELLS_PER_BYTE: Final = 16
 
 

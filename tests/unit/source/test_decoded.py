@@ -31,7 +31,7 @@ from tests.support.tiers import KafkaTier, write_log, write_metadata
 import kafkalog
 from kafkalog.errors import OptionError, SchemaError
 from kafkalog.jobs.inspection.records import RecordReader, RecordsWanted
-from kafkalog.streaming.decoding.avro import AvroColumn
+from kafkalog.streaming.decoding.avro import AvroColumn, _Walk
 from kafkalog.streaming.decoding.json_schema import JsonColumn
 from kafkalog.streaming.decoding.limits import DecodeError
 from kafkalog.streaming.decoding.protobuf import ProtobufColumn, _Compiled
@@ -629,6 +629,16 @@ def test_a_value_that_would_crash_or_fill_memory_is_an_error(
     text = SchemaText(json.dumps(schema))
     with pytest.raises(DecodeError, match=reason):
         AvroColumn(text).reader(text)(data)
+
+
+def test_items_without_bytes_are_passed_over_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    walked: list[int] = []
+    skip = _Walk.skip
+    monkeypatch.setattr(_Walk, "skip", lambda *given: (walked.append(1), skip(*given))[1])
+    text = SchemaText(json.dumps(NULLS))
+    data = avro_bytes("long", 90_000) + b"\0"
+    assert len(AvroColumn(text).reader(text)(data)["a"]) == 90_000
+    assert len(walked) < 10
 
 
 def test_a_short_list_of_a_type_inside_itself_is_text() -> None:
