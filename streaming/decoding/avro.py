@@ -456,6 +456,7 @@ class _Walk:
         self._at = 0
         self._sizes = sizes
         self._cells = cells
+        self._filled: dict[int, int] = {}
 
     def skip(self, schema: Any, depth: int) -> None:  # noqa: ANN401 - JSON
         """Pass over a value of a type."""
@@ -476,7 +477,9 @@ class _Walk:
             self._skip_plain(kind, schema)
 
     def _skip_blocks(self, schema: dict[str, Any], kind: str, depth: int) -> None:
-        filled = self._sizes.filled_by_item(schema, kind)
+        filled = self._filled.get(id(schema))
+        if filled is None:
+            filled = self._filled[id(schema)] = self._sizes.filled_by_item(schema, kind)
         while count := self._long():
             if count < 0:
                 count = -count
