@@ -265,11 +265,11 @@ def describe_disks(partitions: Iterable[Mapping[str, Any]]) -> list[Row]:
             device = folder.stat().st_dev
             folders[device].add(folder.parent)
             if row["start"] == 0 or row["retention"] in {None, "keeps everything"}:
-                growing[device].append(_written(folder, now))
+                growing[device].append(_bytes_written(folder, now))
     return [_disk(folders[each], growing[each]) for each in sorted(folders)]
 
 
-def _written(folder: Path, now: float) -> tuple[float, float]:
+def _bytes_written(folder: Path, now: float) -> tuple[float, float]:
     """Return the bytes of segments that were written in the window, and when the first was begun.
 
     A segment is written from the time of the one before it, the first one from that of the topic.

@@ -59,7 +59,7 @@ CHANGING = [
     "groups delete LOG --group GROUP --dry-run",
 ]
 SENTENCES = re.compile(
-    r"((would be )?written|left alone|problem|note): |  Readers of |  If the |    kafka"
+    r"((would be )?written|left alone|problem|note): |skipped |  Readers of |  If the |    kafka"
 )
 """Lines of words or for a shell, which a terminal folds by itself."""
 BROKERS = {"p09-groups": ("orders-0", "classic-b"), "p06-transactions": ("txn", "")}
@@ -183,7 +183,7 @@ def test_groups_are_sorted_by_their_names(brokers: dict[str, str], line: str) ->
 def test_problems_of_groups_stand_below_the_table(brokers: dict[str, str]) -> None:
     done = CliRunner().invoke(app, words_of("groups LOG", brokers["p09-groups"], "", ""))
     assert done.exit_code == 1
-    assert "problem: tx-group in orders-1-0: offset 120 lies above the end" in done.stderr
+    assert "problem: tx-group in orders-1-0: committed offset 120 is beyond the log end" in done.stderr
     assert "lies above" not in done.stdout
 
 
