@@ -195,8 +195,7 @@ def test_dashboard_and_alerts_ask_for_metrics_that_there_are(log: Path) -> None:
 @pytest.mark.nightly
 def test_promtool_finds_no_fault_in_the_rules_and_in_what_is_exported(log: Path) -> None:
     promtool = shutil.which("promtool")
-    if promtool is None:
-        pytest.skip("promtool is not installed: it comes with Prometheus")
+    assert promtool is not None, "promtool is not installed: it comes with Prometheus"
     for words, given in (
         (["check", "rules", str(DEPLOY / "alerts.yaml")], ""),
         (["check", "metrics"], ran("lag", str(log), "-f", "prometheus")),
