@@ -105,11 +105,11 @@ def describe_partitions(
             each = known.replicas[key.partition]
             found = {"leader": each.leader, "replicas": [*each.replicas], "isr": [*each.isr]}
             rows[-1] |= found
-    _add_told_by_cluster(paths, rows)
+    _add_cluster_settings(paths, rows)
     return rows
 
 
-def _add_told_by_cluster(paths: Sequence[str], rows: Sequence[Row]) -> None:
+def _add_cluster_settings(paths: Sequence[str], rows: Sequence[Row]) -> None:
     """Add what the metadata of a broker's cluster says of partitions; brokers are numbers."""
     cluster = find_cluster_view(log_dirs_of(paths).paths)
     if cluster is None:

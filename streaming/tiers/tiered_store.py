@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from kafkalog.checkpoints.broker import PARTITION_METADATA, read_leader_epochs, read_topic_id
-from kafkalog.errors import DataLossError, KafkaLogError, LogDirectoryError, OffsetOutOfRangeError
+from kafkalog.errors import DataLossError, KafkaLogError, OffsetOutOfRangeError
 from kafkalog.files.regular import read_regular
 from kafkalog.files.remote_path import RemoteEntry, RemotePath, RemoteStatus
-from kafkalog.files.remote_store import open_store
+from kafkalog.files.remote_store import open_store, read_opened
 from kafkalog.files.system import forgotten_when_forked, remembered, system
 from kafkalog.files.watch import is_settled, stamp_of
 from kafkalog.model import partition_directory_name
@@ -589,15 +589,7 @@ class TieredStore:
         """Read a small file of the tier whole."""
         if key.rpartition("/")[2] == PARTITION_METADATA:
             return self._metadata_file(key)
-        handle, status = self.open(key)
-        try:
-            if status.st_size > limit:
-                raise LogDirectoryError(
-                    f"{uri}: has {status.st_size} bytes, expected at most {limit}"
-                )
-            return self.fetch(handle, key, 0, status.st_size)
-        finally:
-            handle.close()
+        return read_opened(self, key, uri, limit)
 
     def _metadata_file(self, key: str) -> bytes:
         topic_id = self._topic_id(key.rpartition("/")[0])
@@ -614,21 +606,9 @@ class TieredStore:
             LogDirectoryError: the store fails.
         """
         try:
-            return self._fetch(handle, key, position, length)
+            return self.tier.store.read_range(handle, self.uri_of(key), position, length)
         except FileNotFoundError as error:
             raise self._gone(key, error) from error
-
-    def _fetch(self, handle: OpenObject, key: str, position: int, length: int) -> bytes:
-        store = self.tier.store
-
-        def get() -> bytes:
-            data = handle.read_at(length, position)
-            if len(data) != length:
-                raise OSError(f"{len(data)} bytes came")
-            return data
-
-        what = f"{self.uri_of(key)}: bytes {position} to {position + length} cannot be read"
-        return store.trying(what, get)
 
     def _gone(self, key: str, error: FileNotFoundError) -> KafkaLogError:
         """Say what it means that an object is not there: deleted by its broker, or lost."""

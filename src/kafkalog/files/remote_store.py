@@ -24,10 +24,10 @@ from kafkalog.files.system import remembered, system
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from kafkalog.files.remote_path import OpenObject
+    from kafkalog.files.remote_path import OpenObject, Store
     from kafkalog.files.storage import RemoteRoot
 
-__all__ = ["RemoteStore", "open_store"]
+__all__ = ["RemoteStore", "open_store", "read_opened"]
 
 _T = TypeVar("_T")
 
@@ -201,18 +201,18 @@ class RemoteStore:
             entry.name == name for entry in self.entries(parent) or ()
         ):
             raise FileNotFoundError(f"{uri}: there is no such file")
-        handle, status = self.open(key)
-        try:
-            if status.st_size > limit:
-                raise LogDirectoryError(
-                    f"{uri}: has {status.st_size} bytes, expected at most {limit}"
-                )
-            return self.fetch(handle, key, 0, status.st_size)
-        finally:
-            handle.close()
+        return read_opened(self, key, uri, limit)
 
     def fetch(self, handle: OpenObject, key: str, position: int, length: int) -> bytes:
         """Fetch a range of an open file, all of it.
+
+        Raises:
+            LogDirectoryError: the store has failed at every try.
+        """
+        return self.read_range(handle, self.uri_of(key), position, length)
+
+    def read_range(self, handle: OpenObject, uri: str, position: int, length: int) -> bytes:
+        """Read a range of an open object, all of it; ``uri`` is for messages.
 
         Raises:
             LogDirectoryError: the store has failed at every try.
@@ -224,7 +224,7 @@ class RemoteStore:
                 raise OSError(f"{len(data)} bytes came")
             return data
 
-        what = f"{self.uri_of(key)}: bytes {position} to {position + length} cannot be read"
+        what = f"{uri}: bytes {position} to {position + length} cannot be read"
         return self.trying(what, get)
 
     def index_entries(self, key: str) -> bytes:  # noqa: ARG002 - it knows of no entries
@@ -355,3 +355,19 @@ def _by_fsspec(root: RemoteRoot, scheme: str) -> tuple[pafs.FileSystem, str]:
     except (ValueError, ImportError, OSError, TypeError) as error:
         raise LogDirectoryError(f"{root} cannot be opened by fsspec: {error}") from error
     return pafs.PyFileSystem(pafs.FSSpecHandler(files)), key
+
+
+def read_opened(store: Store, key: str, uri: str, limit: int) -> bytes:
+    """Open a small file of a store, and read it whole; ``uri`` is for messages.
+
+    Raises:
+        FileNotFoundError: it is not there.
+        LogDirectoryError: it is longer than ``limit`` bytes, or the store fails.
+    """
+    handle, status = store.open(key)
+    try:
+        if status.st_size > limit:
+            raise LogDirectoryError(f"{uri}: has {status.st_size} bytes, expected at most {limit}")
+        return store.fetch(handle, key, 0, status.st_size)
+    finally:
+        handle.close()

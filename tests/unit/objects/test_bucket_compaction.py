@@ -14,19 +14,18 @@ from typer.testing import CliRunner
 import kafkalog
 from kafkalog.checkpoints.bucket_state import checkpoint_bytes, object_path, parse_checkpoint
 from kafkalog.files.objects import FolderObjects
-from kafkalog.files.storage import RemoteRoot
 from kafkalog.files.system import system
 from kafkalog.jobs import maintain
 from kafkalog.jobs.maintain import BucketMaintenance, Scope
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.admin import retention
 from kafkalog.streaming.admin.compaction import Wanted, compact
-from kafkalog.streaming.objects import bucket_store
-from kafkalog.streaming.objects.bucket_store import BucketRoot
 from kafkalog.streaming.objects.merging import merge
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from kafkalog.streaming.objects.bucket_store import BucketRoot
 
 START_MS = 1_700_000_000_000
 FORCED = Wanted(forces=True)
@@ -39,21 +38,6 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     without_rests(monkeypatch)
     monkeypatch.setattr(system, "time_ns", lambda: now[0] * 1_000_000)
     return now
-
-
-@pytest.fixture
-def objects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FolderObjects:
-    objects = FolderObjects(tmp_path / "bucket")
-    monkeypatch.setattr(bucket_store, "open_objects", lambda _: objects)
-    return objects
-
-
-@pytest.fixture
-def root(objects: FolderObjects, tmp_path: Path) -> BucketRoot:
-    del objects
-    return BucketRoot.of(
-        RemoteRoot.parse(f"s3a://bucket{tmp_path}").with_options({"poll_interval_ms": -1})
-    )
 
 
 def append(chance: random.Random, places: list[str], config: dict[str, str]) -> None:

@@ -55,21 +55,6 @@ def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
     without_rests(monkeypatch)
 
 
-@pytest.fixture
-def objects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FolderObjects:
-    objects = FolderObjects(tmp_path / "bucket")
-    monkeypatch.setattr(bucket_store, "open_objects", lambda _: objects)
-    return objects
-
-
-@pytest.fixture
-def root(objects: FolderObjects, tmp_path: Path) -> BucketRoot:
-    del objects
-    return BucketRoot.of(
-        RemoteRoot.parse(f"s3a://bucket{tmp_path}").with_options({"poll_interval_ms": -1})
-    )
-
-
 def rows(first: int, count: int, *, step_ms: int = 1000, size: int = 100) -> pa.Table:
     chance = random.Random(first)
     return pa.table(
