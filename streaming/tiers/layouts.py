@@ -458,6 +458,7 @@ def find_layout(store: RemoteStore, tier: TierOptions) -> Layout:
         entries = store.list_folder(root)
         name = name or "kafka"
     prefix = ""
+    given = root
     if not entries and name in {None, "aiven"}:
         root, _, prefix = root.rpartition("/")
         entries = [e for e in store.list_folder(root) if e.name.startswith(prefix)] if root else []
@@ -466,7 +467,7 @@ def find_layout(store: RemoteStore, tier: TierOptions) -> Layout:
     name = name or _layout_of(store, root, entries)
     if name is None:
         raise LogDirectoryError(
-            f"{store.uri_of(root)} holds nothing that looks like the segments of a tiered topic: "
+            f"{store.uri_of(given)} holds nothing that looks like the segments of a tiered topic: "
             "check remote.path, and give remote.layout (kafka, aiven or pinterest) if it is right"
         )
     if name == "aiven":

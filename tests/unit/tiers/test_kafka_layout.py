@@ -201,3 +201,9 @@ def test_a_tier_that_is_named_by_its_inner_folder_is_found(log: Path, tier: Kafk
     inner = KafkaTier(tier.root / "kafka-tiered-storage")
     assert values(log, inner) == list(range(40))
     assert values(None, inner) == list(range(20))
+
+
+def test_an_empty_tier_is_named_as_it_was_given(log: Path, tier: KafkaTier) -> None:
+    tier.root.mkdir(exist_ok=True)
+    with pytest.raises(LogDirectoryError, match=rf"{tier.root} holds nothing that looks like"):
+        values(log, tier)
