@@ -151,7 +151,8 @@ fmt: env ## Format the code and fix what can be fixed safely
 docs: env ## Build the documentation's site in build/site; a dead link or anchor is an error
 	@test build/docs-venv/.ready -nt requirements/docs.txt || { rm -rf build/docs-venv && \
 	    $(PYTHON) -m venv build/docs-venv && \
-	    build/docs-venv/bin/python -m pip install --quiet --requirement requirements/docs.txt && \
+	    build/docs-venv/bin/python -m pip install --quiet --retries 10 --timeout 60 \
+	    --only-binary :all: --requirement requirements/docs.txt && \
 	    touch build/docs-venv/.ready; }
 	$(RUN) python -m tools.site
 	NO_MKDOCS_2_WARNING=1 build/docs-venv/bin/mkdocs build --quiet --strict --config-file build/mkdocs.yml
