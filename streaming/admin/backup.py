@@ -388,7 +388,7 @@ class ReplicatedSetCopy:
             write_offset_checkpoint(self._target, name, offsets)
 
     def _opened(self) -> AbstractContextManager[LogSet]:
-        return opened_set(self._sources, self._policy, holder="kafkalog backup", knows_nodes=True)
+        return opened_set(self._sources, self._policy, holder="kafkalog backup")
 
     def _choose(self, log_set: LogSet) -> None:
         """Choose from where each partition is copied; what was chosen before stays.
@@ -547,7 +547,7 @@ def back_up(paths: Sequence[str], target: str, *, wait_ms: int = WAIT_MS) -> Bac
 
 
 def _back_up_nodes(sources: Sequence[Path], target: str, policy: SetPolicy) -> Backup:
-    with opened_set(sources, policy, holder=_HOLDER, knows_nodes=True):
+    with opened_set(sources, policy, holder=_HOLDER):
         pass  # else nothing is made
     (root,) = _targets(sources, target, is_one=True)
     copy = ReplicatedSetCopy(sources, root, policy)

@@ -327,7 +327,6 @@ class _Cleaning:
             allows_broker=task.allows_broker,
             dry_run=False,
             wait_ms=task.wait_ms,
-            knows_nodes=True,
         )
 
     def _known(self, log_set: LogSet) -> ManagedLog:

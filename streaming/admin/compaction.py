@@ -281,7 +281,6 @@ def _opened(
         allows_broker=wanted.allows_broker,
         dry_run=dry_run,
         wait_ms=wanted.wait_ms,
-        knows_nodes=True,
     )
 
 

@@ -227,7 +227,6 @@ def expire_positions(
         allows_broker=allows_broker,
         dry_run=False,
         wait_ms=wait_ms,
-        knows_nodes=True,
     ) as log_set:
         now_ms = system.time_ns() // 1_000_000
         note = min(log_set.members.items())[1] / EXPIRY_NOTE

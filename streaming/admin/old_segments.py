@@ -447,7 +447,6 @@ def opened_logs(
     allows_broker: bool,
     dry_run: bool,
     wait_ms: int,
-    knows_nodes: bool = False,
 ) -> AbstractContextManager[LogSet]:
     """Open a set that our sink wrote, for whoever deletes or compacts by the settings of topics.
 
@@ -464,7 +463,6 @@ def opened_logs(
         holder,
         allows_broker=allows_broker,
         dry_run=dry_run,
-        knows_nodes=knows_nodes,
     )
 
 
@@ -475,7 +473,6 @@ def opened_after_broker(
     *,
     allows_broker: bool,
     dry_run: bool,
-    knows_nodes: bool = False,
     deletes: str | None = None,
 ) -> AbstractContextManager[LogSet]:
     """Open a set that no broker had last, unless that is allowed; a loss of power is told first.
@@ -498,6 +495,5 @@ def opened_after_broker(
         look,
         holder=holder,
         dry_run=dry_run,
-        knows_nodes=knows_nodes,
         deletes=deletes,
     )

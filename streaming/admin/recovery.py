@@ -289,7 +289,7 @@ def recover(
     look = begun.look(accepts_lost_tail=accept_lost_tail, mends=not dry_run)
     before = find_voters(directories)
     opened = partial(opened_set, directories, policy, look, holder="kafkalog recover")
-    with opened(dry_run=dry_run, knows_nodes=True, copies_all=True) as log_set:
+    with opened(dry_run=dry_run, copies_all=True) as log_set:
         preview = Preview(log_set) if dry_run else None
         nodes = RecoveryReport()
         if before is not None:  # first: who leads may be damaged

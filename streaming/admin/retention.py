@@ -320,7 +320,6 @@ def retain(
         allows_broker=allows_broker,
         dry_run=dry_run,
         wait_ms=wait_ms,
-        knows_nodes=True,
     ) as log_set:
         check_known(log_set.state, log_set.directories, topic)
         concerns = functools.partial(_concerns, topic)
@@ -395,7 +394,6 @@ def delete_records(
         allows_broker=allows_broker,
         dry_run=dry_run,
         wait_ms=wait_ms,
-        knows_nodes=True,
     ) as log_set:
         logs = _named(log_set, offsets)
         for log in logs.values() if heeds_policy else ():
@@ -633,9 +631,7 @@ def _retain(schedule: Schedule, directories: Sequence[Path], policy: SetPolicy) 
     for folder in directories:
         refuse_broker_directory(folder, permit="")
     at_once = replace(policy, wait_ms=0)
-    with opened_set(
-        directories, at_once, refuse_lost_tail, holder="retention", knows_nodes=True
-    ) as log_set:
+    with opened_set(directories, at_once, refuse_lost_tail, holder="retention") as log_set:
         chosen = schedule.chosen(directories, _partitions(log_set.state), _MOST_PARTITIONS)
         keys = frozenset(chosen)
         _tell(retain_set(log_set, config={}, concerns=keys.__contains__))

@@ -449,7 +449,6 @@ def _opened(
         holder,
         allows_broker=allows_broker,
         dry_run=dry_run,
-        knows_nodes=True,
         deletes=deletes,
     )
 

@@ -164,12 +164,17 @@ class Session(DirectoryLocks):
         return super().__enter__()
 
     def open(
-        self, *conditions: Condition, rolls_back: bool = True, deletes: str | None = None
+        self,
+        *conditions: Condition,
+        rolls_back: bool = True,
+        copies_all: bool = False,  # noqa: ARG002 - there is one copy of everything
+        deletes: str | None = None,
     ) -> LogSet:
         """Open the set, and roll back what is unfinished once ``conditions`` have let that pass.
 
         Segments that were deleted a while ago are removed then, too. ``deletes`` is a topic that
-        goes next.
+        goes next. ``copies_all`` is of a replicated set: see
+        :meth:`~kafkalog.streaming.store.replicas.open_nodes.QuorumSession.open`.
 
         REQUIRES: the locks are held. Directories in which there is nothing yet become a set.
 
@@ -193,39 +198,39 @@ def opened_set(
     *conditions: Condition,
     holder: str,
     dry_run: bool = False,
-    knows_nodes: bool = False,
     copies_all: bool = False,
     deletes: str | None = None,
 ) -> Iterator[LogSet]:
     """Lock and open a set, and roll back what is unfinished: see :meth:`Session.open`.
 
     With ``dry_run`` nothing is locked or changed, but what somebody else has locked is refused.
-    Who ``knows_nodes`` gets a replicated set, too; if it ``copies_all``, after replicas that lag
-    have got all that they lack. ``deletes`` is a topic that goes next.
+    With ``copies_all`` replicas that lag have got all that they lack by then. ``deletes`` is a
+    topic that goes next.
 
     Raises:
         LockTimeoutError, LogDirectoryError, CheckpointError: as :class:`Session`, or as
             :class:`~kafkalog.streaming.store.replicas.open_nodes.QuorumSession`.
     """
-    if not knows_nodes:
-        refuse_nodes(directories, holder)
-    elif find_voters(directories) is not None:
-        if dry_run:
-            yield inspect_nodes(directories, policy, *conditions)
-            return
-        with QuorumSession(directories, policy, holder=holder) as nodes:
-            yield nodes.open(*conditions, copies_all=copies_all)
-        return
+    is_replicated = find_voters(directories) is not None
     if not dry_run:
-        with Session(directories, policy, holder=holder) as session:
-            yield session.open(*conditions, deletes=deletes)
-        return
+        kind = QuorumSession if is_replicated else Session
+        with kind(directories, policy, holder=holder) as session:
+            yield session.open(*conditions, copies_all=copies_all, deletes=deletes)
+    elif is_replicated:
+        yield inspect_nodes(directories, policy, *conditions)
+    else:
+        yield _inspect_unlocked(directories, policy, conditions)
+
+
+def _inspect_unlocked(
+    directories: Sequence[Path], policy: SetPolicy, conditions: Sequence[Condition]
+) -> LogSet:
     for folder in directories:
         check_unused(folder)
     log_set = inspect_set(_real(directories), policy)
     for check in conditions:
         check(log_set)
-    yield log_set
+    return log_set
 
 
 def inspect_state(directories: Sequence[Path], policy: SetPolicy) -> LogSet:

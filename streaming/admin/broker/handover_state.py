@@ -325,7 +325,7 @@ def opened_nodes(
         raise LogDirectoryError(f"{holder} needs all nodes, and {voters.missing_text}")
     policy = replace(SetPolicy.of_upkeep(wait_ms), accepts_handed_over=True)
     opened = partial(opened_set, directories, policy, look, holder=holder)
-    with opened(dry_run=dry_run, knows_nodes=True, copies_all=True) as log_set:
+    with opened(dry_run=dry_run, copies_all=True) as log_set:
         check_all_there(log_set, holder)
         yield log_set
 

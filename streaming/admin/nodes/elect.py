@@ -138,7 +138,6 @@ def _opened(paths: Sequence[str], *, dry_run: bool, wait_ms: int) -> AbstractCon
         refuse_lost_tail,
         holder="kafkalog node elect",
         dry_run=dry_run,
-        knows_nodes=True,
     )
 
 

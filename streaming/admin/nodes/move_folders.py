@@ -76,7 +76,7 @@ def move_folders(
         check_interrupt()
         begun, room = system.monotonic(), CopyBudget(rate or COPIED_BYTES)
         with opened_set(
-            directories, policy, refuse_lost_tail, holder=_HOLDER, dry_run=dry_run, knows_nodes=True
+            directories, policy, refuse_lost_tail, holder=_HOLDER, dry_run=dry_run
         ) as log_set:
             place = _place_of(log_set, target)
             left = _left(log_set, place, topic, partition)
@@ -125,7 +125,7 @@ def check_places(paths: Sequence[str], moves: Sequence[Move]) -> None:
     directories = existing(paths)
     check_written(directories)
     policy = SetPolicy.of_upkeep(WAIT_MS)
-    with opened_set(directories, policy, holder=_HOLDER, dry_run=True, knows_nodes=True) as log_set:
+    with opened_set(directories, policy, holder=_HOLDER, dry_run=True) as log_set:
         nodes = log_set.node.nodes()
         for move in moves:
             for node, log_dir in zip(move.replicas, move.log_dirs, strict=bool(move.log_dirs)):

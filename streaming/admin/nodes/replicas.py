@@ -441,7 +441,6 @@ def _step(paths: Sequence[str], *, allows_broker: bool, wait_ms: int) -> _Step:
         allows_broker=allows_broker,
         dry_run=False,
         wait_ms=wait_ms,
-        knows_nodes=True,
     ) as log_set:
         log_set.publish(log_set.state.following())
         left = list(lagging_replicas(log_set.state, log_set.node.nodes()))

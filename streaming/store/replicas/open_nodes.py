@@ -12,6 +12,7 @@ import os
 from collections import defaultdict
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 
@@ -248,12 +249,14 @@ class QuorumSession(Closing):
         rolls_back: bool = True,
         copies_all: bool = False,
         room: CopyBudget | None = None,
+        deletes: str | None = None,
     ) -> LogSet:
         """Open the set as :meth:`~kafkalog.streaming.store.session.Session.open` does.
 
         Nodes that are away leave the in-sync sets of the state that is published next. Nodes that
         are back are brought in sync, in bounded steps, or at once if this ``copies_all``. With
-        ``room`` for so many bytes those are copied, too, that are to be copied slowly.
+        ``room`` for so many bytes those are copied, too, that are to be copied slowly. ``deletes``
+        is a topic that goes next.
 
         REQUIRES: the locks are held.
 
@@ -270,18 +273,17 @@ class QuorumSession(Closing):
                 check(log_set)
             return log_set
         given = room or CopyBudget(ALL_BYTES if copies_all else COPIED_BYTES)
+        opened = partial(self._opened, room=given, moves_slowly=room is not None, deletes=deletes)
         lost = {} if voters.newest.handed_to else find_lost(voters)
         self._put_checkpoints_aside(voters)
         if any(is_in_sync_beside_others(node, voters.newest) for node in lost):
-            log_set = self._opened(
-                voters.without(lost), conditions, given, moves_slowly=room is not None
-            )
+            log_set = opened(voters.without(lost), conditions)
             with _of_earlier_commits():
                 log_set.publish(log_set.state.following())  # nobody reads there from now on
             voters, conditions = self._present(), ()
         if lost:
             voters = self._rebuilt(lost, voters)
-        return self._opened(voters, conditions, given, moves_slowly=room is not None)
+        return opened(voters, conditions)
 
     def _set_of(self, voters: Voters) -> tuple[LogSet, Quorum]:
         nodes = _nodes(voters)
@@ -293,16 +295,17 @@ class QuorumSession(Closing):
         self,
         voters: Voters,
         conditions: Sequence[Condition],
-        room: CopyBudget,
         *,
+        room: CopyBudget,
         moves_slowly: bool,
+        deletes: str | None,
     ) -> LogSet:
         """Find out what was decided, roll back what is unfinished, and bring nodes in sync."""
         log_set, nodes = self._set_of(voters)
         nodes = self._decided(log_set, nodes, voters)
         for check in conditions:
             check(log_set)
-        roll_back(log_set, durable=self._policy.is_durable)
+        roll_back(log_set, durable=self._policy.is_durable, deletes=deletes)
         remove_dead(log_set)
         if not log_set.state.handed_to:  # a cluster knows better who leads, and how far
             with _of_earlier_commits():

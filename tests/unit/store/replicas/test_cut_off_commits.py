@@ -116,7 +116,7 @@ def test_nothing_is_published_once_a_majority_is_away_whichever_error_comes_firs
 @pytest.fixture
 def opened(nodes: list[Path]) -> Iterator[LogSet]:
     """Give a set whose nodes 0 and 1 are out, though nobody was told."""
-    with opened_set(nodes, SetPolicy(), holder="a test", knows_nodes=True) as log_set:
+    with opened_set(nodes, SetPolicy(), holder="a test") as log_set:
         assert isinstance(log_set.node, Quorum)
         log_set.node.failed.update({0: "gone", 1: "gone"})
         yield log_set
