@@ -21,8 +21,9 @@ Nothing here is durable or needs to be: after a loss of power no member lives.
 
 In a log in an object store an object takes the place of the file: ``groups/<group>/<member>-<number
 of the text>``. It is the text, and spaces behind it: as many as a heartbeat has given it, which is
-one PUT. Whoever watches lists names and sizes, and gets a text once. Both are done at a third of
-the session time-out; beside that, what a member says, and what the log shows, make it look at once.
+one PUT, twice in a session time-out. Whoever watches lists names and sizes once in that time, and
+gets a text once: an idle member asks three times in its session time-out. Who is found to stand
+still was looked at just then. What a member says, and what the log shows, make it look at once.
 """
 
 from __future__ import annotations
@@ -244,8 +245,8 @@ class MemberFolder:
 class MemberObjects:
     """The objects of a group's members in a log in an object store. Threads may share it.
 
-    They are listed once in ``interval_s``, or in a third of a member's session time-out if that is
-    shorter; and at once when something has changed.
+    They are listed once in ``interval_s``, or in a member's session time-out if that is shorter;
+    and at once when something has changed.
     """
 
     def __init__(self, root: BucketRoot, group: str, interval_s: float) -> None:
@@ -292,8 +293,8 @@ class MemberObjects:
     def _shortest_s(self) -> float:
         """Return after how long to look: so that no living member seems to stand still."""
         said = [sign.presence for sign in self._signs.values() if sign.presence is not None]
-        thirds = [each.settings.session_timeout_ms / 3000 for each in said]
-        return min([self._interval_s, *thirds])
+        sessions = [each.settings.session_timeout_ms / 1000 for each in said]
+        return min([self._interval_s, *sessions])
 
     def _list(self) -> None:
         self.begun += 1

@@ -178,11 +178,11 @@ class _InBucket(_InFolder):
 
     def __init__(self, commits: GroupCommits, session_timeout_ms: int) -> None:
         assert commits.bucket is not None  # noqa: S101 - who makes it has looked
-        self._third_s = session_timeout_ms / 3000
-        self._objects = MemberObjects(commits.bucket, commits.group, self._third_s)
+        self._session_s = session_timeout_ms / 1000
+        self._objects = MemberObjects(commits.bucket, commits.group, self._session_s)
 
     def beats_every_s(self, heartbeat_interval_ms: int) -> float:
-        return max(heartbeat_interval_ms / 1000, self._third_s)
+        return max(heartbeat_interval_ms / 1000, self._session_s / 2)
 
     def file(self, member: str) -> MemberFile | MemberObject:
         return MemberObject(self._objects, member)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -288,14 +289,14 @@ def test_a_heartbeat_is_one_request_and_a_look_another(
 
         monkeypatch.setattr(FolderObjects, name, call)
     settings = MemberSettings(frozenset({"t"}), None, "c", "h", 45_000, 45_000)
-    own, other = (MemberObjects(root, "g", 15.0) for _ in range(2))
+    own, other = (MemberObjects(root, "g", 45.0) for _ in range(2))
     member = MemberObject(own, "a")
     member.create(Presence(settings, "range"))
     (first,) = other.read().values()
     assert (first.member, asked) == ("a", ["put", "list_after", "get"])
     for _ in range(3):
         asked.clear()
-        now += 15.0
+        now += 45.0
         member.beat()
         (sign,) = other.read().values()
         assert other.read().values().__len__() == 1
@@ -316,3 +317,44 @@ def test_a_heartbeat_is_one_request_and_a_look_another(
     assert own.read() == {}
     with pytest.raises(FencedMemberError, match="has gone on without member"):
         member.beat()
+
+
+def test_an_idle_member_asks_three_times_in_its_session_beside_its_polls(
+    place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with consumer(place) as first, consumer(place) as second:
+        share_out(first, second)
+        for member in (first, second):
+            assert member._member is not None
+            member._member.fall_silent()  # its thread: the test does what that does
+        now, asked = time.monotonic(), Counter[str]()
+        monkeypatch.setattr(system, "monotonic", lambda: now)
+        for name in ("put", "get", "delete", "list_after"):
+            real = getattr(FolderObjects, name)
+
+            def call(self: FolderObjects, first: Any, *rest: Any, real: Any = real) -> Any:
+                asked[f"{real.__name__} {'groups' in str(first)}"] += 1
+                return real(self, first, *rest)
+
+            monkeypatch.setattr(FolderObjects, name, call)
+        members = [first._member, second._member]
+        for second_number in range(21 * 45):
+            now += 1.0
+            if second_number == 45:
+                asked.clear()  # until then they get to know each other
+            for member in members:
+                member.beat()
+        sessions = 20 * len(members)
+        assert asked["put True"] <= 2 * sessions
+        assert asked["list_after True"] <= sessions
+        assert asked["get True"] == asked["delete True"] == 0
+        assert sessions * 2.9 <= sum(n for key, n in asked.items() if key.endswith("True"))
+        state = members[0]._commits.look()
+        living = members[0]._read_members(members[0]._members, state.record)[1]
+        assert living.keys() == {member.member_id for member in members}
+        members[1]._beat_s = now + 1e9  # and now the second one is silent
+        for _ in range(2 * 45 + 2):
+            now += 1.0
+            members[0].beat()
+        living = members[0]._read_members(members[0]._members, state.record)[1]
+        assert living.keys() == {members[0].member_id}
