@@ -33,6 +33,7 @@ kafkalog.append("/var/kafka-logs", "flights", rows)
 
 Import each name from the module below it. [python.md](python.md) shows how they are used.
 [options.md](options.md) has the options, and [troubleshooting.md](troubleshooting.md) the errors.
+What each name raises is in its docstring: `help(kafkalog.append)`.
 
 - `Paths` is one log directory, or several: text, a `Path`, text with commas between them, or a
   sequence of these.
@@ -48,14 +49,13 @@ _MODULES: Final = {
     "kafkalog.streaming.api": [Outcome.__name__, CacheStats.__name__],
     "kafkalog.model": [TopicPartition.__name__],
 }
-_FOR_APPEND: Final = "publishing"
-"""A method of ``Consumer`` that nobody else calls."""
+_FOR_OTHERS: Final = ("_", "publishing", "note_failure", "on")
+"""What methods begin with that Spark or ``append`` calls, not a user."""
 
 _PARTS: Final = {
     "Args:": "It takes:",
     "Returns:": "It returns",
     "Yields:": "It gives",
-    "Raises:": "It raises:",
 }
 _ROLE: Final = re.compile(r":[a-z]+:`[~.]*(?:[\w.]*\.)?(\w+)`")
 _ITEM: Final = re.compile(r"^(\w[\w, ]*): ")
@@ -83,15 +83,18 @@ def _class(kind: type) -> Iterator[str]:
         yield from _signature(kind.__name__, kind)
     elif "__init__" in vars(kind):
         yield from _function(kind.__name__, kind.__init__)  # type: ignore[misc]
+    if methods := [*_methods(kind)]:
+        yield from ("Methods and properties:\n", *methods, "")
+
+
+def _methods(kind: type) -> Iterator[str]:
+    """Give a line for each method and property that others call."""
     for name, each in vars(kind).items():
-        if name.startswith("_") or name == _FOR_APPEND or not inspect.getdoc(each):
+        if name.startswith(_FOR_OTHERS) or not inspect.getdoc(each):
             continue
-        if isinstance(each, property):
-            yield f"### {kind.__name__}.{name}\n"
-            yield from _text(each)
-        elif inspect.isfunction(each):
-            yield f"### {kind.__name__}.{name}()\n"
-            yield from _function(name, each)
+        if inspect.isfunction(each) or isinstance(each, property):
+            shown = name if isinstance(each, property) else _shown(name, each, is_long=False)
+            yield f"- `{shown}`: {' '.join(_before_sections(each).split())}"
 
 
 def _function(name: str, found: Callable[..., Any]) -> Iterator[str]:
@@ -100,6 +103,11 @@ def _function(name: str, found: Callable[..., Any]) -> Iterator[str]:
 
 
 def _signature(name: str, found: Callable[..., Any]) -> Iterator[str]:
+    yield f"```python\n{_shown(name, found, is_long=True)}\n```\n"
+
+
+def _shown(name: str, found: Callable[..., Any], *, is_long: bool) -> str:
+    """Return a signature: a line for each argument, if there are many and it is to be long."""
     signature = inspect.signature(found)
     given = [each for each in signature.parameters.values() if each.name != "self"]
     parts, is_named = [], False
@@ -110,19 +118,18 @@ def _signature(name: str, found: Callable[..., Any]) -> Iterator[str]:
         default = "" if each.default is each.empty else f" = {each.default!r}"
         kind = getattr(each.annotation, "__forward_arg__", each.annotation)  # of a NamedTuple
         parts.append(f"{each.name}: {kind}{default}")
-    is_long = len(parts) > 2
+    is_long = is_long and len(parts) > 2
     inner = "".join(f"\n    {part}," for part in parts) + "\n" if is_long else ", ".join(parts)
     has_none = inspect.isclass(found) or signature.return_annotation == "None"
-    result = "" if has_none else f" -> {signature.return_annotation}"
-    yield f"```python\n{name}({inner}){result}\n```\n"
+    return f"{name}({inner})" + ("" if has_none else f" -> {signature.return_annotation}")
 
 
 def _text(found: object) -> Iterator[str]:
-    """Give a docstring as Markdown: each entry of a section becomes a line of a list."""
+    """Give a docstring as Markdown, without what it raises; each argument becomes a list's line."""
     is_listed = False
-    for line in _plain(inspect.getdoc(found) or "").split("\n"):
+    for line in _plain(inspect.getdoc(found) or "").partition("\nRaises:")[0].rstrip().split("\n"):
         if line in _PARTS:
-            is_listed = line in {"Args:", "Raises:"}
+            is_listed = line == "Args:"
             yield f"{_PARTS[line]}\n" if is_listed else _PARTS[line]
         elif is_listed and (item := _ITEM.match(line.removeprefix("    "))):
             names = ", ".join(f"`{each}`" for each in item[1].split(", "))
@@ -131,6 +138,11 @@ def _text(found: object) -> Iterator[str]:
             is_listed = is_listed and (not line or line.startswith("    "))
             yield f"  {line.strip()}" if is_listed and line else line.strip()
     yield ""
+
+
+def _before_sections(found: object) -> str:
+    text = _plain(inspect.getdoc(found) or "")
+    return re.split(r"\n(?:Args|Returns|Yields|Raises):\n", text)[0]
 
 
 def _plain(text: str) -> str:

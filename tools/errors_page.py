@@ -45,7 +45,7 @@ StreamingQueryException: … LogDirectoryError: log directory /logs/a does not e
 The name before the sentence is the class of the error, one of `kafkalog.errors`. Look it up here.
 The sentence itself says which path, topic, partition and offset, and often what to do. All classes
 below are kinds of `KafkaLogError`, so `except KafkaLogError` catches each of them.
-[mistakes.md](mistakes.md) has the sentences of the command line.
+[mistakes.md](mistakes.md) has what comes of common mistakes in Spark.
 
 *Try again* says whether the same call may succeed later with nothing changed (`retriable`).
 

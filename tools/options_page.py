@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Final
@@ -28,8 +29,11 @@ _HEAD: Final = """\
 spark.readStream.format("kafkalog").option("subscribe", "flights").load("/var/kafka-logs")
 ```
 
+In brackets: what an option takes, and its default. Without brackets it takes text.
+
+- A *size* takes `k`, `m`, `g` and `t` (powers of 1024), a *time* `ms`, `s`, `m`, `h` and `d`.
+- A *timestamp* is `2026-11-22T10:15:00Z`, or milliseconds since 1970.
 - Names match in any case. An unknown name is refused, with the nearest known one.
-- Sizes take `k`, `m`, `g` and `t` (powers of 1024). Times take `ms`, `s`, `m`, `h` and `d`.
 - Settings of Kafka's clients (`kafka.bootstrap.servers`, security, tuning) are accepted and have no
   effect. One warning names them.
 
@@ -37,13 +41,11 @@ This page is generated from the classes that parse the options.
 """
 
 _PREFIXED: Final = """\
-The prefix `kafka.` may stand before each of these names but `path` and `checkpointLocation`:
-`kafka.compression.type` is `compression.type`.
+Each name but `path` and `checkpointLocation` may have the prefix `kafka.`.
 """
 
 _OF_CONSUMER: Final = """\
-Of the options for reading it takes those that say how records are read and where a group begins:
-"""
+It also takes `storage.*`, and of the options for reading: """
 
 
 def options_page() -> str:
@@ -53,10 +55,15 @@ def options_page() -> str:
         *_section("Reading", ReadOptions),
         *_section("Writing", WriteOptions),
         *_section("A Consumer", ConsumerOptions),
+        _OF_CONSUMER + _names_of_source() + ".\n",
         *_section("The store of a URI", StoreOptions),
-        _OF_CONSUMER + ", ".join(f"`{each.name}`" for each in options_of_source()) + ".\n",
     ]
     return "\n".join(parts)
+
+
+def _names_of_source() -> str:
+    names = [each.name for each in options_of_source() if not each.name.startswith("storage.")]
+    return ", ".join(f"`{name}`" for name in names)
 
 
 def _section(title: str, options: type[Options]) -> Iterator[str]:
@@ -69,7 +76,6 @@ def _section(title: str, options: type[Options]) -> Iterator[str]:
     for subject, entries in _grouped(declared):
         if subject:
             yield f"### {title}: {subject}\n"
-        yield "| option | accepts | default | meaning |\n| --- | --- | --- | --- |"
         yield from (_row(entry, shared=options.RULES.prefixed) for entry in entries)
         yield ""
     if not options.RULES.refused:
@@ -128,18 +134,63 @@ def _subject_of(name: str) -> str:
 
 def _row(entry: Option, *, shared: bool) -> str:
     name = f"`{entry.name}`" + (f", `kafka.{entry.name}`" if entry.kafka and not shared else "")
-    accepts = entry.kind.accepts + (f" ({entry.unit})" if entry.unit else "")
-    cells = (name, accepts, _default(entry), entry.doc)
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+    told = [each for each in (_accepted(entry.kind.accepts), _default(entry)) if each]
+    doc = entry.doc.replace("__", "\\_\\_")
+    return f"- {name}" + (f" ({', '.join(told)})" if told else "") + f": {doc}"
+
+
+_SHORT: Final = (
+    (r"^true or false$|^a text .*$|^a folder: .*$|^a path or a URI .*$", ""),
+    (
+        r"^(log directories|names of topics|the name of a topic|a URL|key ids|a local folder)\b.*",
+        "",
+    ),
+    (r"^a regular expression .*$", "Python's regular expression"),
+    (r"^JSON such as (.*)$", r"`\1`"),
+    (r"^(earliest, latest.*)$", "`earliest`, `latest`, `group:ID` or JSON"),
+    (r"^a whole number|^a number", "number"),
+    (r"^a size such as 1048576 or 64m", "size"),
+    (r"^a time such as 1500, 5s, 15m or 7d \(ms without unit\)", "time"),
+    (r"^a time such as 2026.*$", "timestamp"),
+    (r" of at least (-?[01]|3600000)$| from 1 to (1000|100000|2147483647)$", ""),
+)
+"""What an option accepts, as errors say it, and in one word."""
+
+
+def _accepted(accepts: str) -> str:
+    for pattern, short in _SHORT:
+        accepts = re.sub(pattern, short, accepts)
+    words = re.match(r"one of (.*)$", accepts)
+    return ", ".join(f"`{word}`" for word in words[1].split(", ")) if words else accepts
 
 
 def _default(entry: Option) -> str:
     if entry.required:
-        return "must be given"
+        return "required"
     if entry.default is None:
-        return ""
+        return "`true` or `false`" if entry.kind.accepts == "true or false" else ""
     text = str(entry.default)
-    return text.lower() if isinstance(entry.default, bool) else text
+    if isinstance(entry.default, bool):
+        text = text.lower()
+    elif entry.kind.accepts.startswith("a size"):
+        text = _short_size(int(text))
+    elif entry.kind.accepts.startswith("a time"):
+        text = _short_time(int(text))
+    return f"default `{text}`"
+
+
+def _short_size(count: int) -> str:
+    for unit, scale in (("m", 1 << 20), ("k", 1 << 10)):
+        if count and count % scale == 0:
+            return f"{count // scale}{unit}"
+    return str(count)
+
+
+def _short_time(count: int) -> str:
+    for unit, scale in (("d", 86_400_000), ("m", 60_000), ("s", 1_000)):
+        if count and count % scale == 0:
+            return f"{count // scale}{unit}"
+    return str(count)
 
 
 if __name__ == "__main__":

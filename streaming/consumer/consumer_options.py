@@ -81,28 +81,28 @@ class ConsumerOptions(Options):
     paths: tuple[str, ...] = option(
         "path",
         WRITABLE_PATHS,
-        doc="the log directories of the set, or the URI of a log in a bucket",
+        doc="log directories, or the URI of a log in a bucket",
     )
     session_timeout_ms: int = option(
         "kafka.session.timeout.ms",
         duration_ms(minimum=1, maximum=2**31 - 1),
         default=45_000,
         unit="ms",
-        doc="the group goes on without a member that was not heard of for so long",
+        doc="a member that is silent for so long is removed",
     )
     heartbeat_interval_ms: int = option(
         "kafka.heartbeat.interval.ms",
         duration_ms(minimum=1, maximum=2**31 - 1),
         default=3_000,
         unit="ms",
-        doc="how often a member says that it lives. Less than the session time-out",
+        doc="how often a member says that it lives; less than the session time-out",
     )
     max_poll_interval_ms: int = option(
         "kafka.max.poll.interval.ms",
         duration_ms(minimum=1, maximum=2**31 - 1),
         default=300_000,
         unit="ms",
-        doc="the longest time between two calls of poll: a member that takes longer leaves",
+        doc="a member that takes longer between two polls leaves",
     )
     rebalance_timeout_ms: int | None = option(
         "kafka.rebalance.timeout.ms",
@@ -115,14 +115,13 @@ class ConsumerOptions(Options):
         "kafka.partition.assignment.strategy",
         choice("range", "roundrobin", "sticky", "cooperative-sticky"),
         default="range",
-        doc="how partitions are dealt to members; the same for all members of a group",
+        doc="the same for all members of a group",
     )
     instance: str | None = option(
         "kafka.group.instance.id",
         _NAME,
         default=None,
-        doc="the name of a static member: started again within its session time-out, it has its "
-        "partitions at once",
+        doc="a static member: restarted within its session time-out, it has its partitions at once",
     )
     client_id: str = option(
         "kafka.client.id", _NAME, default="consumer", doc="what a member's id begins with"
@@ -133,20 +132,19 @@ class ConsumerOptions(Options):
         default=60_000,
         unit="ms",
         kafka=True,
-        doc="how long a commit waits for another writer of the same log directories",
+        doc="how long a commit waits for another writer of the same directories",
     )
     flush: str = option(
         "flush",
         choice("commit", "os"),
         default="commit",
-        doc="commit: positions are on the disk before they count. os: the operating system writes "
-        "when it likes",
+        doc="commit: positions are on the disk before they count. os: without fsync",
     )
     allow_broker_directory: bool = option(
         "allowBrokerDirectory",
         BOOLEAN,
         default=False,
-        doc="take part also where a broker lived (it left a `meta.properties`)",
+        doc="join also where a broker lived",
     )
 
     def __post_init__(self) -> None:

@@ -84,130 +84,124 @@ class StoreOptions(Options):
         "storage.endpoint",
         text("a URL such as https://host:9000"),
         default=None,
-        doc="for s3:// paths: where the store answers, such as http://localhost:9000. Default: AWS",
+        doc="the URL of the store (s3). Default: AWS",
     )
     storage_region: str | None = option(
-        "storage.region", TEXT, default=None, doc="for s3:// paths: the bucket's region"
+        "storage.region", TEXT, default=None, doc="the bucket's region (s3)"
     )
     storage_access_key: str | None = option(
         "storage.accessKey",
         TEXT,
         default=None,
         secret=True,
-        doc="for s3:// paths: the key's id. Default: credentials are looked for as AWS' own tools "
-        "do",
+        doc="the key's id (s3). Default: as AWS' own tools find it",
     )
     storage_secret_key: str | None = option(
-        "storage.secretKey", TEXT, default=None, secret=True, doc="for s3:// paths: the key"
+        "storage.secretKey", TEXT, default=None, secret=True, doc="the key (s3)"
     )
     storage_session_token: str | None = option(
         "storage.sessionToken",
         TEXT,
         default=None,
         secret=True,
-        doc="for s3:// paths: the token that belongs to a temporary key",
+        doc="the token of a temporary key (s3)",
     )
     storage_anonymous: bool | None = option(
-        "storage.anonymous", BOOLEAN, default=None, doc="for s3:// paths: ask without credentials"
+        "storage.anonymous", BOOLEAN, default=None, doc="ask without credentials (s3)"
     )
     storage_tries: int | None = option(
         "storage.tries",
         integer(minimum=1, maximum=1000),
         default=None,
-        doc="for URIs: how often a request is made before it counts as failed. The rests between "
-        "tries double from 0.1 s up to 5 s. Default: 5",
+        doc="tries of a request; rests between them double from 0.1 s to 5 s. Default: 5",
     )
     storage_timeout_ms: int | None = option(
         "storage.timeout",
         duration_ms(minimum=1),
         default=None,
         unit="ms",
-        doc="for s3:// paths: how long a try may wait for the store. Default: 30s",
+        doc="how long a try may wait (s3). Default: 30s",
     )
     storage_list_interval_ms: int | None = option(
         "storage.listInterval",
         duration_ms(),
         default=None,
         unit="ms",
-        doc="for URIs: how old a listing of the store may be. New records are seen that late, and "
-        "the store is not listed more often. Default: 5s",
+        doc="how old a listing may be: new records are seen that late. Default: 5s",
     )
     storage_poll_interval_ms: int | None = option(
         "storage.pollInterval",
         duration_ms(minimum=1),
         default=None,
         unit="ms",
-        doc="for a log in a bucket: how often the next commit is asked for, at most; a request "
-        "each. Default: 1s",
+        doc="how often a log in a bucket is asked for its next commit, at most. Default: 1s",
     )
     storage_delete_delay_ms: int | None = option(
         "storage.deleteDelay",
         duration_ms(minimum=3_600_000),
         default=None,
         unit="ms",
-        doc="for a log in a bucket: how old a data object must be before it is deleted where no "
-        "commit names it. A batch that runs longer cannot commit. The log keeps it, and takes a "
-        "longer one with the next commit. Default: what the log has, 1d in a new one",
+        doc="how old an object that no commit names must be to be deleted. A batch that "
+        "runs longer cannot commit. The log keeps it; a longer one is taken with the "
+        "next commit. At least 1h. Default: what the log has, 1d in a new one",
     )
     storage_account_name: str | None = option(
         "storage.accountName",
         TEXT,
         default=None,
-        doc="for az:// paths: the storage account. Default: AZURE_STORAGE_ACCOUNT_NAME",
+        doc="the storage account (az). Default: AZURE_STORAGE_ACCOUNT_NAME",
     )
     storage_account_key: str | None = option(
         "storage.accountKey",
         TEXT,
         default=None,
         secret=True,
-        doc="for az:// and abfss:// paths: the account's key. Default: credentials are looked for "
-        "as Azure's own tools do",
+        doc="the account's key (az, abfss). Default: as Azure's own tools find it",
     )
     storage_server_side_encryption: str | None = option(
         "storage.serverSideEncryption",
         choice("AES256", "aws:kms", "aws:kms:dsse"),
         default=None,
-        doc="for s3:// logs: how the store encrypts what is written. Default: as the bucket says",
+        doc="how the store encrypts what is written (s3). Default: as the bucket says",
     )
     storage_kms_key_id: str | None = option(
         "storage.kmsKeyId",
         TEXT,
         default=None,
-        doc="for s3:// logs: the key by which the store encrypts; storage.serverSideEncryption is "
-        "aws:kms then, if it is not given",
+        doc="the key by which it encrypts (s3); storage.serverSideEncryption is aws:kms "
+        "then by default",
     )
     storage_requester_pays: bool | None = option(
         "storage.requesterPays",
         BOOLEAN,
         default=None,
-        doc="for s3:// logs: whoever asks pays for the requests",
+        doc="who asks pays (s3)",
     )
     storage_path_style: bool | None = option(
         "storage.pathStyle",
         BOOLEAN,
         default=None,
-        doc="for s3:// paths: whether the bucket stands in the path of a request, or in the name "
-        "of the host. Default: in the path",
+        doc="whether the bucket stands in the path of a request (default), or in the host's"
+        " name (s3)",
     )
     storage_role_arn: str | None = option(
         "storage.roleArn",
         TEXT,
         default=None,
-        doc="for s3:// paths: the role to assume; needs boto3 (the extra `aws`)",
+        doc="the role to assume (s3); needs the extra `aws`",
     )
     storage_ca_file: str | None = option(
         "storage.caFile",
         TEXT,
         default=None,
-        doc="a file with certificates (PEM) that are trusted beside the machine's; it must be "
-        "there on each machine",
+        doc="certificates (PEM) to trust beside the machine's, on each machine",
     )
     storage_proxy: str | None = option(
         "storage.proxy",
         TEXT,
         default=None,
         secret=True,
-        doc="the URL of the proxy through which the store is asked",
+        doc="the proxy's URL",
     )
 
     def in_store(self, paths: tuple[str, ...]) -> tuple[str, ...]:
@@ -241,22 +235,22 @@ class RangeOptions(StoreOptions):
     paths: tuple[str, ...] = option(
         "path",
         READABLE_PATHS,
-        doc="the log directories to read, or the folder of one partition. URIs that pyarrow or "
-        "fsspec opens, such as s3://bucket/folder, work too",
+        doc="log directories, or the folder of one partition; URIs that pyarrow or fsspec "
+        "opens, such as s3://bucket/folder, too",
     )
     remote_path: str | None = option(
         "remote.path",
         Kind("a path or a URI such as s3://bucket/folder", _tier_root),
         default=None,
-        doc="the remote tier to which brokers have moved segments of tiered topics (KIP-405): what "
-        "lies there and in the log directories is read as one log. Without path, the tier alone",
+        doc="the remote tier of tiered topics (KIP-405): read with the log directories as "
+        "one log. Without path, the tier alone. See [tiers.md](tiers.md)",
     )
     remote_layout: str | None = option(
         "remote.layout",
         choice("kafka", "aiven", "pinterest"),
         default=None,
-        doc="which plugin has written the tier. kafka: LocalTieredStorage of Kafka's tests. aiven: "
-        "Aiven's plugin. pinterest: Pinterest's uploader. Default: what lies there tells",
+        doc="the plugin that wrote the tier: kafka is LocalTieredStorage of Kafka's tests. "
+        "Default: what lies there tells",
     )
     remote_encryption_keys: tuple[tuple[str, str], ...] | None = option(
         "remote.encryption.keys",
@@ -264,46 +258,39 @@ class RangeOptions(StoreOptions):
             "key ids with files of private keys (PEM), such as key1=/keys/1.pem,key2=…", _key_files
         ),
         default=None,
-        doc="with remote.layout=aiven: the files with the private RSA keys of encrypted segments, "
-        "by the ids that their manifests name. They must be there on each machine; needs the extra "
-        "`tiers`",
+        doc="with aiven: files of the private RSA keys (PEM) by the ids in the manifests, "
+        "such as key1=/keys/1.pem, on each machine; needs the extra `tiers`",
     )
     subscribe: str | None = option(
-        "subscribe", NAMES, default=None, doc="topics to read, separated by commas"
+        "subscribe", NAMES, default=None, doc="topics, with commas between them"
     )
     subscribe_pattern: str | None = option(
         "subscribePattern",
         PATTERN,
         default=None,
-        doc="a regular expression (Python's). It is searched anywhere in a topic's name. Internal "
-        "topics are left out",
+        doc="is searched anywhere in a topic's name. Leaves internal topics out",
     )
     wait_for_topics: bool = option(
         "waitForTopics",
         BOOLEAN,
         default=False,
-        doc="true: a stream waits for topics of subscribe that are not there yet, and reads each "
-        "from its first record on. false: it fails. The log directory itself must be there",
+        doc="a stream waits for topics of subscribe that are not there yet, and reads each "
+        "from its first record on. The log directory must be there",
     )
-    assign: str | None = option(
-        "assign", PARTITIONS, default=None, doc='partitions to read, as JSON: {"topicA":[0,1]}'
-    )
+    assign: str | None = option("assign", PARTITIONS, default=None, doc="the partitions to read")
     starting_offsets: str | None = option(
         "startingOffsets",
         text("earliest, latest, group:<id>, or JSON"),
         default=None,
-        doc="where a query without a checkpoint starts: earliest, latest, JSON, or group:<id> for "
-        "the committed positions of a consumer group. In the JSON, -2 is earliest, -1 is "
-        "latest, and one word may stand for all partitions of a topic: "
-        '{"topicA":{"0":23},"topicB":"earliest"}. Default: latest for streams, earliest for '
-        "batches",
+        doc="where a query without a checkpoint starts, see [the "
+        "source](source.md#where-a-query-starts). Default: latest for streams, earliest"
+        " for batches",
     )
     ending_offsets: str | None = option(
         "endingOffsets",
         text("latest, or JSON"),
         default=None,
-        doc="where a batch read ends (exclusive): latest, or JSON as for startingOffsets. "
-        "Default: latest",
+        doc="where a batch read ends (exclusive). Default: latest",
     )
     starting_timestamp: int | None = option(
         "startingTimestamp",
@@ -315,35 +302,32 @@ class RangeOptions(StoreOptions):
         "endingTimestamp",
         _MOMENT,
         default=None,
-        doc="end each partition before its first record with this timestamp or a later one. A "
-        "stream ends there too",
+        doc="end each partition before its first record with this timestamp or a later one;"
+        " streams too",
     )
     starting_offsets_by_timestamp: str | None = option(
         "startingOffsetsByTimestamp",
         text('JSON such as {"t":{"0":1700000000000}}'),
         default=None,
-        doc='startingTimestamp per partition, as JSON: {"topicA":{"0":1700000000000}}, or '
-        '{"topicA":{"0":"2026-11-22T10:15:00Z"}}',
+        doc="startingTimestamp of each partition",
     )
     ending_offsets_by_timestamp: str | None = option(
         "endingOffsetsByTimestamp",
         text('JSON such as {"t":{"0":1700000000000}}'),
         default=None,
-        doc="endingTimestamp per partition, as JSON",
+        doc="endingTimestamp of each partition",
     )
     starting_timestamp_strategy: str = option(
         "startingOffsetsByTimestampStrategy",
         choice("error", "latest"),
         default="error",
-        doc="what to do if no record has the starting timestamp or a later one: fail, or start at "
-        "the end",
+        doc="if no record is that late: fail, or start at the end",
     )
     stop_at_offsets: str | None = option(
         "stopAtOffsets",
         OFFSETS,
         default=None,
-        doc="where a stream ends (exclusive), as JSON per partition. Partitions that are not "
-        "named have no end",
+        doc="where a stream ends (exclusive). Partitions that are not named have no end",
     )
 
     @classmethod
@@ -433,40 +417,40 @@ class GroupOptions(RangeOptions):
         "stateLocation",
         Kind("a local folder (a path or file: URI)", _one_folder),
         default=None,
-        doc="a folder of this streaming query alone, beside its checkpoint. There it keeps the "
-        "ids of the topics that it reads and the last batches below its offsets, so that it "
-        "notices a topic that was recreated, and a log that was cut and written again, while "
-        "the query was stopped; and the instance id of a query with joinGroup that is given none",
+        doc="a folder of this query alone, beside its checkpoint. It keeps ids of topics "
+        "and the last batches below the query's offsets, and so notices topics "
+        "recreated, and logs cut, while the query was stopped; and the instance id of a"
+        " query with joinGroup that is given none",
     )
     group_id: str | None = option(
         "kafka.group.id",
         TEXT,
         default=None,
-        doc="the consumer group that joinGroup joins, or whose positions commitGroupOffsets "
-        "writes. No effect without one of these options",
+        doc="the consumer group that joinGroup joins, or whose positions commitGroupOffsets writes",
     )
     group_instance_id: str | None = option(
         "kafka.group.instance.id",
         TEXT,
         default=None,
-        doc="with joinGroup: the query's name in its group, which no other member has. Started "
-        "again within its session time-out, it has its partitions at once",
+        doc="with joinGroup: the query's name in its group, unique there. Restarted within "
+        "its session time-out, it has its partitions at once",
     )
     join_group: bool = option(
         "joinGroup",
         BOOLEAN,
         default=False,
-        doc="let a streaming query be a member of kafka.group.id: the members share the topics. "
-        "It needs kafka.group.instance.id or stateLocation. Then it also takes a Consumer's "
-        "options of the group, see [below](#a-consumer); kafka.max.poll.interval.ms is without "
-        "limit, and kafka.rebalance.timeout.ms 5 minutes, unless given",
+        doc="join kafka.group.id: its members share the topics. Needs "
+        "kafka.group.instance.id or stateLocation. Takes a Consumer's options of the "
+        "group too, see [below](#a-consumer); kafka.max.poll.interval.ms has no limit "
+        "then, and kafka.rebalance.timeout.ms is 5 minutes, unless given",
     )
     commit_group_offsets: bool = option(
         "commitGroupOffsets",
         BOOLEAN,
         default=False,
-        doc="write the stream's positions into __consumer_offsets, as those of kafka.group.id, "
-        "each time that Spark confirms a micro-batch. Only in log directories of the sink",
+        doc="write the stream's positions into __consumer_offsets, as those of "
+        "kafka.group.id, when Spark confirms a micro-batch. Only in directories of the "
+        "sink",
     )
 
     def check_group(self) -> None:
@@ -584,61 +568,57 @@ class ReadOptions(GroupOptions):
         "failOnDataLoss",
         BOOLEAN,
         default=True,
-        doc="true: fail if offsets that were to be read are gone. false: continue with a warning",
+        doc="fail if offsets that were to be read are gone. false: continue with a warning",
     )
     preferred_read_replica: str = option(
         "preferred.read.replica",
         choice("leader", "local"),
         default="leader",
-        doc="which replica of a partition is read on a set of several nodes. local: one in "
-        "directories that are not on a network file system, if any is in sync. Another one in sync "
-        "is read where that is away",
+        doc="on several nodes: which replica is read. local: one in directories that are "
+        "not on a network file system, if any is in sync. Where that is away, another "
+        "one in sync",
     )
     read_up_to: str = option(
         "readUpTo",
         choice("highWatermark", "logEnd"),
         default="highWatermark",
-        doc="highWatermark: read what is committed. logEnd: read all that lies in the log, for "
-        "copies whose broker is gone",
+        doc="highWatermark: what is committed. logEnd: all that lies in the log, for copies"
+        " whose broker is gone",
     )
     isolation_level: str = option(
         "kafka.isolation.level",
         choice("read_uncommitted", "read_committed"),
         default="read_uncommitted",
-        doc="read_committed leaves out records of open and aborted transactions. latest is then "
-        "where the oldest open transaction begins",
+        doc="read_committed leaves out records of open and aborted transactions; latest is "
+        "then where the oldest open one begins",
     )
     on_timestamp_overflow: str = option(
         "onTimestampOverflow",
         choice("fail", "null"),
         default="fail",
-        doc="what to do with a timestamp that no Spark timestamp can hold (one sent in ns): fail, "
-        "or show null",
+        doc="a timestamp that no Spark timestamp can hold (one sent in ns): fail, or show null",
     )
     on_corrupt_record: str = option(
         "onCorruptRecord",
         choice("fail", "skip"),
         default="fail",
-        doc="what to do with bytes that are no valid record batch: fail, or skip them with a "
-        "warning that says what was left out",
+        doc="bytes that are no valid record batch: fail, or skip them with a warning that "
+        "says what was left out",
     )
     view: str = option(
         "view",
         choice("records", "batches", "offsets", "transactions", "latest", "metadata", "remote"),
         default="records",
-        doc="what a row is. records: a record. batches: a record batch, or a wrapper message of "
-        "the older formats, with what its header says and what is wrong with it. offsets: a "
-        "decoded record of __consumer_offsets. transactions: one of __transaction_state. "
-        "metadata: one of __cluster_metadata. remote: one of __remote_log_metadata. latest: the "
-        "newest record of each key and partition, in batch queries",
+        doc="what a row is: see [the source](source.md#batches-instead-of-records), and "
+        "[latest](latest.md)",
     )
     decode_value: str | None = option(
         "decode.value",
         choice("avro", "json", "protobuf"),
         default=None,
-        doc="decode values that were written by a schema registry into the column valueDecoded; "
-        "valueSchemaId and valueError are added too, and value stays as it is. The schemas are "
-        "read from schema.topic. Needs the extra `schemas`; see [schemas.md](schemas.md)",
+        doc="decode values of a schema registry's clients into valueDecoded; adds "
+        "valueSchemaId and valueError. Needs the extra `schemas`; see "
+        "[schemas.md](schemas.md)",
     )
     decode_key: str | None = option(
         "decode.key",
@@ -650,15 +630,14 @@ class ReadOptions(GroupOptions):
         "schema.topic",
         TEXT,
         default="_schemas",
-        doc="with decode.value or decode.key: the topic of the same directories in which a "
-        "registry kept the schemas",
+        doc="the topic, in the same directories, in which the registry kept the schemas",
     )
     value_schema: str | None = option(
         "schema.value",
         _SCHEMA,
         default=None,
-        doc="with decode.value: the schema whose columns valueDecoded has. newest, version:N of "
-        "the subject, id:N, or the text of a schema. Default: newest",
+        doc="the schema whose columns valueDecoded has: version:N of the subject, or one by"
+        " id. Default: newest",
     )
     key_schema: str | None = option(
         "schema.key",
@@ -682,8 +661,7 @@ class ReadOptions(GroupOptions):
         "schema.value.message",
         TEXT,
         default=None,
-        doc="with decode.value=protobuf: the full name of the message that valueDecoded is of. "
-        "Default: the first one of the schema",
+        doc="with protobuf: the full name of the message. Default: the first one of the schema",
     )
     key_message: str | None = option(
         "schema.key.message", TEXT, default=None, doc="the same for keyDecoded"
@@ -692,77 +670,76 @@ class ReadOptions(GroupOptions):
         "tombstones",
         BOOLEAN,
         default=False,
-        doc="with view=latest: true gives a row for keys whose newest value is null, too",
+        doc="with view=latest: a row also for keys whose newest value is null",
     )
     table_memory: int = option(
         "table.memory",
         size(minimum=1 << 16),
         default=128 << 20,
         unit="bytes",
-        doc="with view=latest: the memory for keys that one task may take. The keys of a partition "
-        "with more are written to Spark's local directory. Scans of key ranges: for keys and rows",
+        doc="with view=latest: memory for keys of one task. Partitions with more keys use "
+        "Spark's local directory",
     )
     cache_memory: int = option(
         "cache.memory",
         size(minimum=0),
         default=64 << 20,
         unit="bytes",
-        doc="with view=latest and a single key: what the process keeps of hashed keys, so that it "
-        "finds a key again without decompressing the log. 0: nothing",
+        doc="with view=latest and a single key: what the process keeps of hashed keys, to "
+        "find a key again without decompressing the log. 0: nothing",
     )
     filter_pushdown: bool = option(
         "filterPushdown",
         BOOLEAN,
         default=False,
-        doc="let a batch query's filters on topic, partition, offset and timestamp decide what is "
-        "read. Spark's setting spark.sql.python.filterPushdown.enabled must be true as well. "
-        "Use a DataFrame only once then: load again for each query",
+        doc="let a batch query's filters on topic, partition, offset and timestamp decide "
+        "what is read. Needs Spark's spark.sql.python.filterPushdown.enabled. [Load "
+        "anew](source.md#filters) for each query",
     )
     max_timestamp_disorder_ms: int | None = option(
         "maxTimestampDisorder",
         duration_ms(),
         default=None,
         unit="ms",
-        doc="how much earlier a record's timestamp may be than that of a record before it in its "
-        "partition. You must know this. With filterPushdown, reading ends where no record can "
-        "be early enough any more",
+        doc="how much earlier a timestamp may be than one before it in its partition, which"
+        " you must know. With filterPushdown, reading ends where no record can be early"
+        " enough any more",
     )
     max_offsets_per_trigger: int | None = option(
         "maxOffsetsPerTrigger",
         integer(minimum=1),
         default=None,
         unit="offsets",
-        doc="the most offsets that one micro-batch reads, split over partitions by what waits in "
-        "each",
+        doc="the most offsets of a micro-batch, split over partitions by what waits in each",
     )
     max_bytes_per_trigger: int | None = option(
         "maxBytesPerTrigger",
         size(minimum=1),
         default=None,
         unit="bytes",
-        doc="the most bytes of segment files that one micro-batch reads, but at least one record "
-        "batch. Split over partitions by what waits in each",
+        doc="the most bytes of segment files of a micro-batch, split the same way; at least"
+        " one record batch",
     )
     min_offsets_per_trigger: int | None = option(
         "minOffsetsPerTrigger",
         integer(minimum=1),
         default=None,
         unit="offsets",
-        doc="wait until so many offsets are there, but not longer than maxTriggerDelay",
+        doc="wait for so many offsets, but not longer than maxTriggerDelay",
     )
     max_trigger_delay_ms: int = option(
         "maxTriggerDelay",
         duration_ms(),
         default=15 * 60_000,
         unit="ms",
-        doc="the longest that minOffsetsPerTrigger holds a micro-batch back",
+        doc="the longest that minOffsetsPerTrigger delays a micro-batch",
     )
     min_partitions: int | None = option(
         "minPartitions",
         integer(minimum=1, maximum=2**31 - 1),
         default=None,
         unit="tasks",
-        doc="cut the offsets of a batch into about so many tasks at least",
+        doc="cut a batch into at least about so many tasks",
     )
     max_records_per_partition: int | None = option(
         "maxRecordsPerPartition",
@@ -776,29 +753,28 @@ class ReadOptions(GroupOptions):
         size(minimum=1),
         default=None,
         unit="bytes",
-        doc="about how much of a segment file one task reads, if neither minPartitions nor "
-        "maxRecordsPerPartition is given. Default: a share for each core of the driver's "
-        "machine, from 8m to 64m",
+        doc="about how much of a segment file one task reads, without the two options "
+        "above. Default: a core's share, from 8m to 64m",
     )
     max_decompressed_bytes: int = option(
         "maxDecompressedBytes",
         size(minimum=1),
         default=256 << 20,
         unit="bytes",
-        doc="the most that one record batch may grow to when it is decompressed",
+        doc="the most that one record batch may grow to when decompressed",
     )
     fetch_retries: int = option(
         "fetchOffset.numRetries",
         integer(minimum=1),
         default=3,
-        doc="how often the log directories are looked at before offsets count as lost",
+        doc="how often a loss is checked before it counts",
     )
     fetch_retry_interval_ms: int = option(
         "fetchOffset.retryIntervalMs",
         integer(minimum=0),
         default=1000,
         unit="ms",
-        doc="the time between these looks",
+        doc="the time between these checks",
     )
 
     def __post_init__(self) -> None:

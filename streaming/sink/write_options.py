@@ -74,21 +74,20 @@ class ReplicaOptions(StoreOptions):
         *("acks", choice("all", "-1", "1", "0")),
         default=None,
         kafka=True,
-        doc="with several nodes. all (default) and -1: a batch fails unless min.insync.replicas "
-        "replicas have it. 1 and 0 do not ask for that",
+        doc="on several nodes. all (default), -1: a batch fails unless min.insync.replicas "
+        "replicas have it",
     )
     replica_lag_time_max_ms: int = option(
         *("replica.lag.time.max.ms", duration_ms(minimum=1)),
         default=LAG_MS,
         unit="ms",
-        doc="with several nodes: a node on which a call takes longer leaves the in-sync sets, and "
-        "is left alone until the call returns",
+        doc="on several nodes: a node that takes longer for a call leaves the in-sync sets until "
+        "the call returns",
     )
     auto_leader_rebalance_enable: bool = option(
         *("auto.leader.rebalance.enable", BOOLEAN),
         default=False,
-        doc="with several nodes: let the first of a partition's replicas lead again, in the commit "
-        "in which it is in sync again",
+        doc="on several nodes: the preferred replica leads again as soon as it is in sync",
     )
 
     @property
@@ -122,8 +121,6 @@ def _setting(name: str, kind: Kind[int] | Kind[str], *, doc: str, unit: str = ""
 
 _COMPRESSION: Final = choice("none", "gzip", "snappy", "lz4", "zstd", "uncompressed", "producer")
 
-_OF_COMPACTION: Final = "for `kafkalog compact`, `maintain` and brokers"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteOptions(ReplicaOptions):
@@ -138,44 +135,42 @@ class WriteOptions(ReplicaOptions):
 
     # Behaviour
     topic: str | None = option(
-        "topic", NAME, default=None, doc="the topic of every row. It comes before a column topic"
+        "topic", NAME, default=None, doc="the topic of every row; comes before a column topic"
     )
     subscribe: str | None = option(
         "subscribe",
         text("the name of a topic"),
         default=None,
-        doc="the topic that a temporary view of SQL is read from. INSERT INTO the view appends to "
-        "it, where topic is not given",
+        doc="the topic that a temporary view of SQL reads. INSERT INTO the view appends to "
+        "it, unless topic is given",
     )
     num_partitions: int | None = option(
         "numPartitions",
         integer(1, 100_000),
         default=None,
-        doc="how many partitions a new topic gets. Default: 1",
+        doc="partitions of a new topic. Default: 1",
     )
     partitioner: str = option(
         "partitioner",
         choice("murmur2", "round_robin"),
         default="murmur2",
-        doc="how a row without a partition gets one. murmur2: by the hash of its key, as in "
-        "Kafka's producers; rows without a key stay together in stretches of 16 KiB. "
-        "round_robin: in turn",
+        doc="for rows without a partition. murmur2: by the key's hash, as Kafka's "
+        "producers; rows without a key in stretches of 16 KiB. round_robin: in turn",
     )
     flush: str = option(
         "flush",
         choice("commit", "os"),
         default="commit",
-        doc="commit: a batch is on the disk before it counts as committed. os: the operating "
-        "system writes when it likes. A killed process loses nothing then, a power failure "
-        "may lose records",
+        doc="commit: a batch is on the disk before it counts as committed. os: without "
+        "fsync; a power failure may lose records, a killed process does not",
     )
     transactional_id: str | None = option(
         "transactional.id",
         TEXT,
         default=None,
         kafka=True,
-        doc="the name under which a streaming query's batches are counted. Default: the query's "
-        "id, which its checkpoint keeps",
+        doc="the id under which a stream's batches count. Default: the query's id, from its"
+        " checkpoint",
     )
     transactional_id_expiration_ms: int = option(
         "transactional.id.expiration.ms",
@@ -183,89 +178,86 @@ class WriteOptions(ReplicaOptions):
         default=DEFAULT_EXPIRATION_MS,
         unit="ms",
         kafka=True,
-        doc="an inactive writer's id expires between one and two times this long after its last "
-        "commit: more for a job that runs once a month",
+        doc="an inactive writer's id expires between one and two times this long after its "
+        "last commit",
     )
     allow_unknown_checkpoint: bool = option(
         "allowUnknownCheckpoint",
         BOOLEAN,
         default=False,
-        doc="allow a query whose checkpoint is at batch 1 or later to start on a log that has no "
-        "record of it: it has a new transactional.id, comes from another sink, or has expired. Off "
-        "by default, because an unmounted disk looks the same",
+        doc="allow a query whose checkpoint is at batch 1 or later on a log that has no "
+        "record of it. Off by default, because an unmounted disk looks the same",
     )
     txn_app_id: str | None = option(
         "txnAppId",
         TEXT,
         default=None,
-        doc="for a batch write: the name for which txnVersion counts",
+        doc="for batch writes: the name for which txnVersion counts",
     )
     txn_version: int | None = option(
         "txnVersion",
         integer(minimum=0),
         default=None,
-        doc="for a batch write: its number. Each topic counts by itself; gaps are allowed. A "
-        "write is skipped if its version is not above the topic's last one of txnAppId, and "
-        "refused if it is the last one again with other rows",
+        doc="for batch writes, counted for each topic; gaps are allowed. A version not "
+        "above the topic's last one is skipped; the last one again with other rows is "
+        "refused",
     )
     group_id: str | None = option(
         "kafka.group.id",
         TEXT,
         default=None,
-        doc="the consumer group that the query's source has joined (joinGroup). Together with "
-        "kafka.group.instance.id: a streaming query publishes the group's positions with its rows, "
-        "and each row of the input is there once. One of the two alone has no effect",
+        doc="with kafka.group.instance.id: the group that the source joined (joinGroup). A "
+        "stream publishes its positions with the rows: each input row is there once",
     )
     group_instance_id: str | None = option(
         "kafka.group.instance.id",
         TEXT,
         default=None,
-        doc="the source's option of this name: the sink finds by it what the source has planned. "
-        "Queries with state are refused then",
+        doc="the source's option of this name. Queries with state are refused then",
     )
     allow_broker_directory: bool = option(
         "allowBrokerDirectory",
         BOOLEAN,
         default=False,
-        doc="write also where a broker lived (it left a `meta.properties`)",
+        doc="write also where a broker lived (it left a `meta.properties`). Stop the broker"
+        " and run `kafkalog broker takeover` first",
     )
     allow_internal_topics: bool = option(
         "allowInternalTopics",
         BOOLEAN,
         default=False,
-        doc="write also to topics whose names start with two underscores",
+        doc="write also to topics with two leading underscores",
     )
     max_new_topics: int = option(
         "maxNewTopics",
         integer(minimum=0),
         default=100,
-        doc="the most topics that the column topic may create in one batch",
+        doc="the most topics that the column topic may create in a batch",
     )
     preserve_offsets: bool = option(
         "preserveOffsets",
         BOOLEAN,
         default=False,
-        doc="keep the offsets of a column offset. They must lie at the log's end or beyond, and "
-        "ascend within each partition's rows. Holes are kept too",
+        doc="keep the offsets of a column offset. They must lie at the log's end or beyond,"
+        " and ascend in each partition. Holes are kept",
     )
     preserve_ends: bool = option(
         "preserveEnds",
         BOOLEAN,
         default=False,
-        doc="with preserveOffsets, for a streaming query over one source with Kafka's offsets: "
-        "pad each log to the source's end offset, even if the last offsets hold no records. Its "
-        "topics must be there. A log that ended elsewhere before it is refused. Nothing expires "
-        "by this query's commits. It needs a local checkpointLocation. A batch write needs "
-        "copiedFrom instead",
+        doc="with preserveOffsets, in a stream over one source with Kafka's offsets: pad "
+        "each log to the source's end offset, even if the last offsets hold no records."
+        " Its topics must be there; a log that ended elsewhere before is refused; "
+        "nothing expires by this query. Needs a local checkpointLocation. A batch write"
+        " needs copiedFrom instead",
     )
     copied_from: str | None = option(
         "copiedFrom",
         text("JSON"),
         default=None,
-        doc="for a batch write of `kafkalog run mirror` or `replay`: which topics it copies, from "
-        "where and to where, as JSON. It is kept with the target's topics in the same commit. A "
-        "target that is not as far as the batch says is refused, and so is a source that was "
-        "recreated, cut or put back meanwhile",
+        doc="for batch writes of `kafkalog run mirror` or `replay`: what is copied from "
+        "where to where, kept with the topics in the same commit. A target that is not "
+        "that far is refused, and a source that was recreated, cut or put back",
     )
     checkpoint_location: str | None = option(
         "checkpointLocation",
@@ -278,20 +270,17 @@ class WriteOptions(ReplicaOptions):
     message_format: str | None = _setting(
         "message.format",
         choice("v2", "v1", "v0"),
-        doc="v2 (default): record batches. v1, v0: message sets, as Kafka wrote them before 0.11 "
-        "and 0.10. They have no headers and no zstd. v0 has no timestamps either, and is "
-        "compressed by the commit instead of the tasks",
+        doc="v2 (default): record batches. v1, v0: message sets, as before Kafka 0.11 and "
+        "0.10: no headers, no zstd; v0 has no timestamps",
     )
-    compression_type: str | None = _setting(
-        "compression.type", _COMPRESSION, doc="how batches are compressed. Default: none"
-    )
+    compression_type: str | None = _setting("compression.type", _COMPRESSION, doc="Default: none")
     compression_gzip_level: str | None = _setting(
         "compression.gzip.level",
         integer(-1, 9),
-        doc="any level but 0. Default: -1, which is zlib's",
+        doc="not 0. Default: -1, zlib's",
     )
     compression_lz4_level: str | None = _setting(
-        "compression.lz4.level", integer(1, 17), doc="Default: 9, which is the fast compressor"
+        "compression.lz4.level", integer(1, 17), doc="Default: 9, the fast compressor"
     )
     compression_zstd_level: str | None = _setting(
         "compression.zstd.level", integer(-131072, 22), doc="Default: 3"
@@ -302,50 +291,60 @@ class WriteOptions(ReplicaOptions):
     message_timestamp_type: str | None = _setting(
         "message.timestamp.type",
         choice("CreateTime", "LogAppendTime"),
-        doc="whether records keep the time of their row or get the time of their batch",
+        doc="the time of the row, or of the append",
     )
     cleanup_policy: str | None = _setting(
         "cleanup.policy",
         text("delete, compact, or both with a comma"),
-        doc="delete, compact or both: for `kafkalog retain`, `compact`, `maintain` and brokers",
+        doc="for `kafkalog retain`, `compact`, `maintain` and brokers. Default: delete",
     )
     retention_ms: str | None = _setting(
         "retention.ms",
         duration_ms(minimum=-1),
         unit="ms",
-        doc="how long records are kept. If it is not given, none is deleted by time, except by a "
-        "broker, which has a default of 7 days",
+        doc="how long records are kept. Without it none is deleted by time (a broker: after"
+        " 7 days)",
     )
     retention_bytes: str | None = _setting(
         "retention.bytes",
         size(minimum=-(2**63)),
         unit="bytes",
-        doc="the size that a partition keeps: its oldest segments go as long as it has that much "
-        "without them. If it is not given, none is deleted by size",
+        doc="the size that a partition keeps. Without it none is deleted by size",
     )
     delete_retention_ms: str | None = _setting(
-        "delete.retention.ms", DURATION_MS, unit="ms", doc=_OF_COMPACTION
+        "delete.retention.ms",
+        DURATION_MS,
+        unit="ms",
+        doc="how long compaction keeps tombstones. Default: 1 day",
     )
     min_compaction_lag_ms: str | None = _setting(
-        "min.compaction.lag.ms", DURATION_MS, unit="ms", doc=_OF_COMPACTION
+        "min.compaction.lag.ms",
+        DURATION_MS,
+        unit="ms",
+        doc="records younger than this are not compacted. Default: 0",
     )
     max_compaction_lag_ms: str | None = _setting(
-        "max.compaction.lag.ms", DURATION_MS, unit="ms", doc=_OF_COMPACTION
+        "max.compaction.lag.ms",
+        DURATION_MS,
+        unit="ms",
+        doc="older ones are compacted whatever the ratio",
     )
     min_cleanable_dirty_ratio: str | None = _setting(
-        "min.cleanable.dirty.ratio", text("a number from 0 to 1"), doc=_OF_COMPACTION
+        "min.cleanable.dirty.ratio",
+        text("a number from 0 to 1"),
+        doc="from which share of new bytes compaction works. Default: 0.5",
     )
     file_delete_delay_ms: str | None = _setting(
         "file.delete.delay.ms",
         DURATION_MS,
         unit="ms",
-        doc="how long deleted segments stay for those who have them open. Default: 60000",
+        doc="how long deleted segments stay for readers. Default: 1 minute",
     )
 
     min_insync_replicas: str | None = _setting(
         "min.insync.replicas",
         integer(1, 1000),
-        doc="with several nodes: how many replicas must be in sync to write. Default: 1",
+        doc="on several nodes: replicas that must be in sync to write. Default: 1",
     )
 
     # Performance
@@ -378,8 +377,7 @@ class WriteOptions(ReplicaOptions):
         duration_ms(minimum=1),
         default=300_000,
         unit="ms",
-        doc="how often a writing process deletes what has expired by retention.ms and "
-        "retention.bytes, after a commit",
+        doc="how often a writer deletes what has expired, after a commit",
     )
     max_block_ms: int = option(
         "max.block.ms",
@@ -387,7 +385,7 @@ class WriteOptions(ReplicaOptions):
         default=60_000,
         unit="ms",
         kafka=True,
-        doc="how long a commit waits for another writer of the same log directories",
+        doc="how long a commit waits for another writer of the same directories",
     )
 
     def __post_init__(self) -> None:

@@ -1226,7 +1226,11 @@ def a_topic_id_that_is_damaged_is_written_again(place: Place) -> None:
     place.check()
 
 
-OF_OPTIONS: Final = ("for `kafkalog compact`", "for `kafkalog retain`", "which topics it copies")
+OF_OPTIONS: Final = (
+    "for `kafkalog retain`",
+    "what is copied from where",
+    "write also where a broker lived",
+)
 """What options are for: no advice."""
 
 ELSEWHERE: Final[dict[str, str]] = {
@@ -1271,7 +1275,7 @@ def _texts() -> list[str]:
 def _documented() -> list[tuple[str, str]]:
     """List the commands in the pages of the documentation, in lines and in backquotes."""
     found = []
-    for page in {*(HOME / "docs").glob("*.md")} - {HOME / "docs" / "mistakes.md"}:
+    for page in (HOME / "docs").glob("*.md"):
         text = page.read_text().replace("\\\n", " ")
         lines = re.findall(r"^(?:    |\$ )(kafkalog [^\n]+)$", text, re.MULTILINE)
         found += [(page.name, line) for line in [*lines, *COMMAND.findall(text)]]

@@ -1,6 +1,6 @@
 """Common mistakes at the command line: each is answered by one sentence, and by nothing else.
 
-docs/mistakes.md shows them, word for word. A test that fails there names the line to put in.
+tests/data/mistakes.md has them, word for word. A test that fails names the line to put in.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import kafkalog
 from kafkalog.jobs.cli.app import app
 from kafkalog.jobs.process.running import run
 
-PAGE = Path(__file__).parents[3] / "docs" / "mistakes.md"
+PAGE = Path(__file__).parents[2] / "data" / "mistakes.md"
 
 MISTAKES = [
     # a command or an option that there is not, or lacks something
@@ -157,7 +157,7 @@ def test_a_mistake_is_answered_by_one_sentence(
 
 
 def page_row(typed: str, said: str, places: dict[str, Path]) -> str:
-    """Return the line of the page: folders have the names that stand for them."""
+    """Return the line of the list: folders have the names that stand for them."""
     for name, path in places.items():
         said = said.replace(path.as_uri(), name).replace(
             f"{path}/" if not name else str(path), name
@@ -167,7 +167,7 @@ def page_row(typed: str, said: str, places: dict[str, Path]) -> str:
     return "| {} | {} |".format(*quoted)
 
 
-def test_the_page_has_each_mistake_once_and_nothing_else() -> None:
+def test_the_list_has_each_mistake_once_and_nothing_else() -> None:
     rows = [line for line in PAGE.read_text().splitlines() if line.startswith("| `")]
     typed = [row.split("` | `")[0].removeprefix("| `kafkalog ") for row in rows]
     assert typed == [line for line, _ in MISTAKES]
