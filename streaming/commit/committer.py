@@ -12,7 +12,7 @@ If a commit ends before step 6, the next one rolls it back in its step 3, and th
 are as they were. After step 6 nothing is rolled back: a failure is logged, and the next commit does
 what is missing.
 
-``docs/guarantees.md`` says what each step is for.
+``docs/commit.md`` says what each step is for.
 """
 
 from __future__ import annotations
