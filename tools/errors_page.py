@@ -42,14 +42,11 @@ _HEAD: Final = """\
 StreamingQueryException: … LogDirectoryError: log directory /logs/a does not exist; check …
 ```
 
-The name before the sentence is the class of the error, one of `kafkalog.errors`. Look it up here.
-The sentence itself says which path, topic, partition and offset, and often what to do. All classes
-below are kinds of `KafkaLogError`, so `except KafkaLogError` catches each of them.
-[mistakes.md](mistakes.md) has what comes of common mistakes in Spark.
+The name before the sentence is the class of the error. The sentence says which path, topic, partition and offset,
+and what to do. Each is a `KafkaLogError` of `kafkalog.errors`. *Try again* means that the same call may succeed later with
+nothing changed (`retriable`). [mistakes.md](mistakes.md) has what comes of common mistakes in Spark.
 
-*Try again* says whether the same call may succeed later with nothing changed (`retriable`).
-
-This page is generated from the classes and their `remedy`.
+This page is generated from the classes.
 """
 
 
@@ -65,15 +62,12 @@ def _sections() -> Iterator[str]:
             continue
         parents = [each.__name__ for each in kind.__mro__[1:] if each.__module__ == "builtins"]
         parent = kind.__mro__[1].__name__
-        yield f"## {name}\n"
-        yield _meaning(kind) + "\n"
-        yield f"- **What to do**: {kind.remedy}"
-        yield f"- **Try again**: {'yes' if kind.retriable else 'no'}"
-        if parent != "KafkaLogError":
-            yield f"- **A kind of**: `{parent}`"
-        if "ValueError" in parents:
-            yield "- **In Python** it is a `ValueError` too"
-        yield ""
+        also = [f"a kind of `{parent}`"] if parent != "KafkaLogError" else []
+        also += ["a `ValueError` too"] if "ValueError" in parents else []
+        also += ["try again"] if kind.retriable else []
+        yield f"### {name}\n"
+        yield _meaning(kind) + (f" (*{', '.join(also)}*)" if also else "") + "\n"
+        yield f"{kind.remedy}\n"
 
 
 def _meaning(kind: type[errors.KafkaLogError]) -> str:
