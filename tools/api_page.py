@@ -31,9 +31,9 @@ import kafkalog
 kafkalog.append("/var/kafka-logs", "flights", rows)
 ```
 
-Import each name from the module below it. [python.md](python.md) shows how they are used.
+Import each name from the module below it. [python.md](python.md) shows how they are used,
 [options.md](options.md) has the options, and [troubleshooting.md](troubleshooting.md) the errors.
-What each name raises is in its docstring: `help(kafkalog.append)`.
+`help(kafkalog.append)`, and *API by module* on the site, explain each argument and error.
 
 - `Paths` is one log directory, or several: text, a `Path`, text with commas between them, or a
   sequence of these.
@@ -53,12 +53,10 @@ _FOR_OTHERS: Final = ("_", "publishing", "note_failure", "on")
 """What methods begin with that Spark or ``append`` calls, not a user."""
 
 _PARTS: Final = {
-    "Args:": "It takes:",
     "Returns:": "It returns",
     "Yields:": "It gives",
 }
 _ROLE: Final = re.compile(r":[a-z]+:`[~.]*(?:[\w.]*\.)?(\w+)`")
-_ITEM: Final = re.compile(r"^(\w[\w, ]*): ")
 
 
 def api_page() -> str:
@@ -125,19 +123,14 @@ def _shown(name: str, found: Callable[..., Any], *, is_long: bool) -> str:
 
 
 def _text(found: object) -> Iterator[str]:
-    """Give a docstring as Markdown, without what it raises; each argument becomes a list's line."""
-    is_listed = False
-    for line in _plain(inspect.getdoc(found) or "").partition("\nRaises:")[0].rstrip().split("\n"):
-        if line in _PARTS:
-            is_listed = line == "Args:"
-            yield f"{_PARTS[line]}\n" if is_listed else _PARTS[line]
-        elif is_listed and (item := _ITEM.match(line.removeprefix("    "))):
-            names = ", ".join(f"`{each}`" for each in item[1].split(", "))
-            yield f"- {names}: {line.removeprefix('    ')[item.end() :]}"
-        else:
-            is_listed = is_listed and (not line or line.startswith("    "))
-            yield f"  {line.strip()}" if is_listed and line else line.strip()
-    yield ""
+    """Give a docstring as Markdown, without its arguments and errors."""
+    text = _plain(inspect.getdoc(found) or "").partition("\nRaises:")[0]
+    for part in re.split(r"\n(?=(?:Args|Returns|Yields):\n)", text):
+        title, _, rest = part.partition("\n")
+        if title in _PARTS:
+            yield f"{_PARTS[title]} {' '.join(rest.split())}\n"
+        elif title != "Args:":
+            yield part.strip() + "\n"
 
 
 def _before_sections(found: object) -> str:

@@ -80,9 +80,8 @@ def _section(title: str, options: type[Options]) -> Iterator[str]:
         yield ""
     if not options.RULES.refused:
         return
-    refused = [f"- `{name}`: {reason}" for name, reason in sorted(options.RULES.refused.items())]
-    yield "Refused, and why:\n"
-    yield "\n".join(refused) + "\n"
+    refused = ", ".join(f"`{name}`" for name in sorted(options.RULES.refused))
+    yield f"Refused, each with its reason: {refused}.\n"
 
 
 _SUBJECTS: Final[dict[str, str]] = {
