@@ -50,6 +50,7 @@ SUITES: Final = {
     "kills of driver, worker and JVM": ("tests/crash/test_sink_query_killed.py",),
     "spark-submit --py-files": ("tests/spark/test_submit.py",),
     "standalone cluster, Spark Connect": ("tests/spark/test_deployments.py",),
+    "a log in a bucket, tiers": ("tests/spark/test_remote.py",),
     "archive and restore with Delta": (
         "tests/spark/test_archive.py",
         "tests/spark/test_restore.py",
@@ -73,7 +74,14 @@ _SHORT: Final = {
         "test_a_foreach_batch_writes_to_several_topics_under_one_version",
     ),
     "tests/spark/test_sink_formats.py": ("test_a_topic_copied_with_its_offsets_reads_the_same",),
-    "tests/spark/test_views.py": ("test_a_stream_of_batches_gives_each_batch_once",),
+    "tests/spark/test_views.py": (
+        "test_a_stream_of_batches_gives_each_batch_once",
+        "test_values_of_a_registry_are_decoded_in_batches_and_streams",
+    ),
+    "tests/spark/test_remote.py": (
+        "test_a_tiered_topic_is_read_with_its_log_and_no_key_is_in_an_event",
+        "test_rows_are_written_to_a_bucket_and_read_from_it",
+    ),
     "tests/spark/test_latest.py": (
         "test_it_gives_what_max_by_gives",
         "test_spark_tells_its_workers_where_keys_may_go",
@@ -246,7 +254,10 @@ def lowest_requirements() -> tuple[str, ...]:
     return tuple(line.replace(">=", "==") for line in _requirements())
 
 
-_FEW: Final = {name: SUITES[name] for name in ("batch and stream", "sink, foreachBatch")}
+_FEW: Final = {
+    name: SUITES[name]
+    for name in ("batch and stream", "sink, foreachBatch", "a log in a bucket, tiers")
+}
 _UNIT_FILES: Final = ("tests/unit",)
 _UNIT: Final = {"unit tests": _UNIT_FILES}
 

@@ -24,9 +24,16 @@ __all__ = [
     "NEEDS_FILTER_PUSHDOWN",
     "delta_session",
     "end_jvm",
+    "limited",
     "small_session",
     "stderr_to",
 ]
+
+
+def limited(maximum: int) -> dict[str, str]:
+    """Return what limits a micro-batch to so many offsets, where availableNow then goes on."""
+    return {"maxOffsetsPerTrigger": str(maximum)} if HAS_ADMISSION_CONTROL else {}
+
 
 NEEDS_ADMISSION_CONTROL: Final = pytest.mark.skipif(
     not HAS_ADMISSION_CONTROL, reason="this Spark ends availableNow after one micro-batch"
