@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
+from tests.support.log_files import flip
+from tests.support.replicated import append, path_of
 from tests.unit.jobs.test_on_a_terminal import seen
 
 import kafkalog
@@ -100,6 +102,42 @@ def test_what_destroys_asks_first(
     code, text = asked(log, line, "y\n", monkeypatch)
     assert (code, "Go on?" in text) == (0, True)
     assert state_of(log) != before
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    {
+        "node reassign LOG -t t -p 0 --to 2,3": "move replicas",
+        "node vote LOG --replace A=NEW": "give up node 0: NEW takes its place",
+    }.items(),
+)
+def test_what_takes_a_replica_away_asks_first(
+    tmp_path: Path, line: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes = [tmp_path / name for name in "abcd"]
+    append(nodes, 0, ["x", "y"], **{"replication.factor": "2"})
+    named = {"LOG": f"'{path_of(nodes)}'", "A": str(nodes[0]), "NEW": str(tmp_path / "new")}
+    for name, path in named.items():
+        line, said = line.replace(name, path), said.replace(name, path)
+    _asks_and_does(tmp_path, line, said, monkeypatch)
+
+
+def test_what_cuts_a_log_asks_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for value in ("first", "second"):
+        kafkalog.append(tmp_path / "log", "t", pa.table({"value": [value]}))
+    flip(next((tmp_path / "log" / "t-0").glob("*.log")), 65)
+    line = f"salvage {tmp_path / 'log'} --drop t-0@0"
+    _asks_and_does(tmp_path, line, "give up what is damaged", monkeypatch)
+
+
+def _asks_and_does(folder: Path, line: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = state_of(folder)
+    code, text = asked(folder, line, "n\n", monkeypatch)
+    assert (code, f"This would {said}" in text, state_of(folder) == before) == (1, True, True), text
+    code, text = asked(folder, f"{line} --dry-run", "", monkeypatch)
+    assert (code, "Go on?" in text, state_of(folder) == before) == (0, False, True), text
+    code, text = asked(folder, line, "y\n", monkeypatch)
+    assert (code, "Go on?" in text, state_of(folder) != before) == (0, True, True), text
 
 
 @pytest.mark.parametrize("terminal", [True, False])
