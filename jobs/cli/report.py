@@ -16,7 +16,7 @@ from kafkalog.jobs.cli.output import (
     progress_bar,
     terminal_width,
 )
-from kafkalog.jobs.process.arguments import SETTINGS, pairs
+from kafkalog.jobs.process.arguments import SETTINGS, milliseconds, pairs
 from kafkalog.jobs.process.output_paths import check_file, check_replaced
 from kafkalog.jobs.process.running import print_line
 
@@ -100,6 +100,16 @@ Verify = Annotated[
 ]
 
 
+WarnLag = Annotated[
+    str | None,
+    typer.Option(metavar="TIME", help="A reader that is further behind is a problem: 1h."),
+]
+WarnDays = Annotated[
+    float | None,
+    typer.Option(metavar="DAYS", min=0, help="A disk that is full in fewer days is a problem."),
+]
+
+
 def report(
     paths: Paths,
     topic: TopicName = None,
@@ -107,24 +117,32 @@ def report(
     compare: Compare = None,
     checkpoint: Checkpoint = None,
     verify: Verify = True,
+    *,
+    warn_lag: WarnLag = None,
+    warn_days: WarnDays = None,
     as_json: Json = False,
 ) -> None:
     """Show what is in here, how it grew, who reads it, what is wrong and what to do."""
     with one_line_errors():
         from kafkalog.jobs.report.facts import gather  # noqa: PLC0415
-        from kafkalog.jobs.report.findings import find_problems, read_figures  # noqa: PLC0415
+        from kafkalog.jobs.report.findings import (  # noqa: PLC0415
+            Limits,
+            find_problems,
+            read_figures,
+        )
         from kafkalog.jobs.report.page import (  # noqa: PLC0415
             check_target,
             page_of,
             write_page,
         )
 
+        most = None if warn_lag is None else milliseconds("--warn-lag", warn_lag)
         if html is not None:
             check_target(html, paths)
         earlier = None if compare is None else read_figures(compare)
         with progress_bar() as told:
             facts = gather(paths, checkpoint or (), told, checks=verify, topic=topic)
-        findings = find_problems(facts)
+        findings = find_problems(facts, Limits(most, warn_days))
         if html is not None:
             write_page(html, page_of(facts, findings, earlier), paths)
     _print(facts, findings, html, as_json=as_json)

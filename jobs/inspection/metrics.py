@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from kafkalog.jobs.inspection.lag import ReadersNamed
     from kafkalog.streaming.log.partition_log import PartitionLog
 
-__all__ = ["LogMetrics", "describe_disks", "lag_metrics", "serve"]
+__all__ = ["LogMetrics", "describe_disks", "describe_writers", "lag_metrics", "serve"]
 
 Row = dict[str, Any]
 
@@ -234,6 +234,26 @@ def _writer_metrics(paths: Sequence[str]) -> list[Metric]:
             time.add(writer.time_ms / 1000, **labels)
             runs.add(len(writer.fenced), **labels)
     return [batch, time, runs, commits, unfinished]
+
+
+def describe_writers(paths: Sequence[str]) -> list[Row]:
+    """Return a row for each query and each id of batch writes, with what it committed last.
+
+    ``topic`` is empty for a streaming query, and ``lastCommit`` in ms.
+
+    Raises:
+        KafkaLogError: a commit state that cannot be read.
+    """
+    state = load_committed(log_dirs_of(paths).paths).state
+    return [
+        {
+            **labels,
+            "batch": writer.batch_id,
+            "lastCommit": writer.time_ms,
+            "replacedRuns": len(writer.fenced),
+        }
+        for labels, writer in (_writers(state) if state is not None else ())
+    ]
 
 
 def _writers(state: CommitState) -> Iterator[tuple[dict[str, str], WriterState]]:

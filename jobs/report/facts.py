@@ -23,7 +23,7 @@ from kafkalog.jobs.inspection.figures import (
 from kafkalog.jobs.inspection.groups import list_groups
 from kafkalog.jobs.inspection.lag import LagMeter, ReadersNamed
 from kafkalog.jobs.inspection.log_dirs import ends_of, log_dirs_of, partitions_of
-from kafkalog.jobs.inspection.metrics import describe_disks
+from kafkalog.jobs.inspection.metrics import describe_disks, describe_writers
 from kafkalog.jobs.inspection.topics import describe_partitions, list_offsets, list_topics
 from kafkalog.model import INTERNAL_TOPICS, TopicPartition
 from kafkalog.streaming.log.read.salvage import SUMMARY
@@ -95,6 +95,8 @@ class Facts:
     partitions: list[Row] = field(default_factory=list)
     disks: list[Row] = field(default_factory=list)
     """The file systems on which partitions lie: their room, and for how long it lasts."""
+    writers: list[Row] = field(default_factory=list)
+    """Queries and ids of batch writes: what each has committed last."""
     offsets: list[Row] = field(default_factory=list)
     counts: list[Row] = field(default_factory=list)
     measured: dict[TopicPartition, Measured] = field(default_factory=dict)
@@ -158,6 +160,7 @@ def _describe(facts: Facts, paths: Sequence[str]) -> None:
         "partitions": lambda: describe_partitions(paths, facts.topic, watch),
         "offsets": lambda: list_offsets(paths, facts.topic, watch),
         "groups": lambda: _of_topic(facts, list_groups(paths)),
+        "writers": lambda: _writers(facts, paths),
     }
     for name, find in finders.items():
         try:
@@ -165,6 +168,12 @@ def _describe(facts: Facts, paths: Sequence[str]) -> None:
         except KafkaLogError as error:
             facts.unknown[name] = error
     facts.disks = describe_disks(facts.partitions)
+
+
+def _writers(facts: Facts, paths: Sequence[str]) -> list[Row]:
+    """Describe all writers, or those that may write to the one topic: a query names none."""
+    named = {None, "", facts.topic}
+    return [row for row in describe_writers(paths) if facts.topic is None or row["topic"] in named]
 
 
 def _of_topic(facts: Facts, rows: list[Row]) -> list[Row]:

@@ -8,14 +8,14 @@ import shlex
 from dataclasses import dataclass, replace
 from html import unescape
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from kafkalog.checkpoints.broker import META_PROPERTIES
 from kafkalog.errors import OptionError
 from kafkalog.jobs.inspection.batches import Fault
 from kafkalog.jobs.inspection.figures import rows_of
 from kafkalog.jobs.inspection.log_dirs import log_dirs_of
-from kafkalog.jobs.inspection.units import shown_size
+from kafkalog.jobs.inspection.units import shown_duration, shown_size
 from kafkalog.model import many
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Finding",
+    "Limits",
     "changes_since",
     "facts_as_rows",
     "figures_of",
@@ -73,7 +74,19 @@ class Finding:
         }
 
 
-def find_problems(facts: Facts) -> list[Finding]:
+class Limits(NamedTuple):
+    """What is a problem beyond what is broken; None where anything will do."""
+
+    lag_ms: int | None = None
+    """A reader whose next unread record is older."""
+    days: float | None = None
+    """A disk that is full in fewer days."""
+
+
+_NO_LIMITS: Final = Limits()
+
+
+def find_problems(facts: Facts, limits: Limits = _NO_LIMITS) -> list[Finding]:
     """Return what is wrong, problems first."""
     found = [
         *_unknown(facts),
@@ -84,6 +97,8 @@ def find_problems(facts: Facts) -> list[Finding]:
         *_groups(facts),
         *_open_transactions(facts),
         *_unread(facts),
+        *_late_readers(facts, limits.lag_ms),
+        *_full_disks(facts, limits.days),
     ]
     if any("://" in path for path in facts.paths):
         found = [replace(each, advice=f"{_OF_STORES} {each.advice}") for each in found]
@@ -101,6 +116,7 @@ _PARTS: Final = {
     "partitions": "partitions",
     "offsets": "committed ends",
     "groups": "consumer groups",
+    "writers": "writers",
     "records": "records and their batches",
     "transactions": "open transactions",
 }
@@ -303,6 +319,31 @@ def _unread(facts: Facts) -> Iterator[Finding]:
         yield Finding(False, "records above the committed end", what, *_way_to_unread(facts, rows))
 
 
+def _late_readers(facts: Facts, most: int | None) -> Iterator[Finding]:
+    rows = reader_table(facts) if most is not None else []
+    for reader, each in groupby(rows, lambda row: row["reader"]):
+        late = [row for row in each if most is not None and (row["behindMs"] or 0) > most]
+        if late and most is not None:
+            texts = [f"{_name(row)}: {shown_duration(row['behindMs'])} behind" for row in late]
+            advice = (
+                f"More than {shown_duration(most)} (--warn-lag). See whether it runs, and whether "
+                "it reads as fast as others write:"
+            )
+            yield Finding(True, f"reader {reader}", texts, advice, [_line("lag", facts)])
+
+
+def _full_disks(facts: Facts, least: float | None) -> Iterator[Finding]:
+    for row in facts.disks if least is not None else ():
+        if row["daysUntilFull"] is not None and row["daysUntilFull"] < least:
+            text = f"it is full in {row['daysUntilFull']:,.1f} days, at the pace of the last seven"
+            advice = (
+                f"Less than {least:g} days (--warn-days). Set retention.ms or retention.bytes of "
+                "topics that keep everything, or give the log more room. This says what could go:"
+            )
+            commands = [_line("retain", facts, "--dry-run")]
+            yield Finding(True, f"disk of {', '.join(row['paths'])}", [text], advice, commands)
+
+
 def _way_to_unread(facts: Facts, rows: Sequence[dict[str, Any]]) -> tuple[str, list[str]]:
     """Return what to do about records that nothing says are committed, and the command."""
     folders = log_dirs_of(facts.paths).paths
@@ -377,7 +418,11 @@ def topic_rows(facts: Facts) -> list[Row]:
 
 
 _TIMES: Final[Row] = {"firstTimestamp": None, "lastTimestamp": None}
-_UNKNOWN: Final[Row] = {**dict.fromkeys(("records", "batches", "markers")), "codecs": {}, **_TIMES}
+_UNKNOWN: Final[Row] = {
+    **dict.fromkeys(("records", "batches", "markers", "largest")),
+    "codecs": {},
+    **_TIMES,
+}
 
 
 def _added_up(facts: Facts) -> dict[str, Row]:
@@ -385,6 +430,7 @@ def _added_up(facts: Facts) -> dict[str, Row]:
     for count in facts.counts:
         row = rows.setdefault(count["topic"], _no_topic(count["topic"]))
         row["partitions"] += 1
+        row["largest"] = max(row["largest"], count["bytes"])
         for name in ("records", "batches", "bytes", "markers"):
             row[name] += count[name]
         for codec, batches in count["codecs"].items():
@@ -396,7 +442,7 @@ def _added_up(facts: Facts) -> dict[str, Row]:
 
 
 def _no_topic(topic: str) -> Row:
-    zeros = dict.fromkeys(("partitions", "records", "batches", "bytes", "markers"), 0)
+    zeros = dict.fromkeys(("partitions", "records", "batches", "bytes", "markers", "largest"), 0)
     return {"topic": topic, **zeros, "codecs": {}, **_TIMES}
 
 
@@ -413,6 +459,7 @@ def facts_as_rows(facts: Facts, findings: Sequence[Finding]) -> Iterator[Row]:
         "reader": facts.readers,
         "openTransaction": facts.open_transactions,
         "disk": facts.disks,
+        "writer": facts.writers,
     }.items():
         yield from ({"kind": kind, **row} for row in rows)
     yield from rows_of(facts.measured)
@@ -439,7 +486,7 @@ def _counted(found: Row, *names: str) -> Iterator[str]:
 
 def topic_table(facts: Facts) -> list[Row]:
     """Return the rows of a table of topics."""
-    left_out = {"batches", "markers"}
+    left_out = {"batches", "markers", "largest"}
     return [{name: row[name] for name in row if name not in left_out} for row in topic_rows(facts)]
 
 

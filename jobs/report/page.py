@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from base64 import b64encode
 from contextlib import suppress
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 
 from kafkalog import __version__
@@ -32,7 +34,10 @@ from kafkalog.jobs.report.sections import (
     partitions_table,
     positions_table,
     readers_section,
+    replicas_section,
+    settings_table,
     topics_section,
+    writers_section,
 )
 from kafkalog.model import many
 
@@ -45,7 +50,7 @@ if TYPE_CHECKING:
     from kafkalog.jobs.report.plots import Row
 
 
-__all__ = ["MARK", "STYLE", "check_target", "page_of", "write_page"]
+__all__ = ["MARK", "SCRIPT", "STYLE", "check_target", "page_of", "write_page"]
 
 
 # ----------------------------------------------------------------------------------------------
@@ -121,6 +126,9 @@ tr:last-child td { border-bottom-color: transparent; }
   border: 1px solid var(--line); border-radius: 4px; overflow-x: auto; }
 .finding pre code { white-space: pre-wrap; overflow-wrap: anywhere; }
 .finding pre code span { display: block; user-select: all; -webkit-user-select: all; }
+.finding pre button { float: right; margin: 0 0 0 0.6rem; padding: 0 0.5rem; cursor: pointer;
+  font: 0.8rem/1.5 system-ui, sans-serif; color: var(--text); background: var(--soft);
+  border: 1px solid var(--quiet); border-radius: 3px; }
 .narrow { display: none; }
 .fine { color: var(--good); }
 figure { margin: 0 0 1.25rem; }
@@ -169,6 +177,7 @@ footer { margin-top: 3rem; padding-top: 0.75rem; border-top: 1px solid var(--lin
   h2 { margin-top: 1.75rem; }
   figure, .finding, tr, .bars, dl.sum { break-inside: avoid; }
   thead { display: table-header-group; }
+  .finding pre button { display: none; }
   .wide, .finding pre { overflow: visible; }
   .finding pre { white-space: pre-wrap; }
   td, th { padding-right: 0.7rem; }
@@ -184,7 +193,24 @@ footer { margin-top: 3rem; padding-top: 0.75rem; border-top: 1px solid var(--lin
 MARK: Final = "<!DOCTYPE html>\n<!-- a report by kafkalog -->\n"
 """How each page begins, by which it is known again."""
 
-_POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'"
+SCRIPT: Final = """
+for (const line of document.querySelectorAll(".finding pre code span")) {
+  const button = document.createElement("button");
+  button.type = "button";
+  button.textContent = "Copy";
+  button.setAttribute("aria-label", "Copy " + line.textContent);
+  button.addEventListener("click", () => {
+    getSelection().selectAllChildren(line);
+    document.execCommand("copy");
+    button.textContent = "Copied";
+  });
+  line.before(button);
+}
+"""
+"""Puts a button before each command. Without scripts a click still selects the whole line."""
+
+_HASH: Final = b64encode(sha256(SCRIPT.encode()).digest()).decode()
+_POLICY: Final = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{_HASH}'"
 
 
 def _only(facts: Facts) -> str:
@@ -212,6 +238,8 @@ def page_of(
             _growth_section(growth),
             _batches_section(facts),
             readers_section(facts),
+            writers_section(facts),
+            replicas_section(facts),
             disks_section(facts),
             _details(facts),
         ),
@@ -221,6 +249,7 @@ def page_of(
             "the logs, compressed; times are UTC.",
             tag("data", "", class_="figures", value=figures),
         ),
+        tag("script", Markup(SCRIPT)),
     )
     return f"{MARK}{tag('html', _head(facts), body, lang='en')}\n"
 
@@ -290,7 +319,8 @@ def _verdict(facts: Facts, problems: int) -> Markup:
 
 
 def _details(facts: Facts) -> Markup:
-    parts = [each for each in (partitions_table(facts), positions_table(facts)) if each]
+    tables = (partitions_table(facts), positions_table(facts), settings_table(facts))
+    parts = [each for each in tables if each]
     return tag("section", tag("h2", "In detail"), *parts, class_="detail") if parts else NOTHING
 
 

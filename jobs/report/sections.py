@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
@@ -37,7 +38,10 @@ __all__ = [
     "partitions_table",
     "positions_table",
     "readers_section",
+    "replicas_section",
+    "settings_table",
     "topics_section",
+    "writers_section",
 ]
 
 
@@ -224,6 +228,73 @@ def _place(row: dict[str, Any]) -> list[object]:
 
 
 # ----------------------------------------------------------------------------------------------
+# The parts of a page about who writes, and about replicas.
+
+
+_WRITER: Final = (
+    Column("Writer", "name"),
+    Column("Topic", "name"),
+    Column("Last batch", "n"),
+    Column("Committed at", "t"),
+    Column("Ago", "n"),
+    Column("Replaced runs", "n"),
+)
+_REPLICAS: Final = (
+    Column("Topic with replicas", "name"),
+    Column("Partitions", "n"),
+    Column("Replicas", "n"),
+    Column("Under-replicated", "n"),
+    Column("Leaders by node", "name"),
+)
+
+
+def writers_section(facts: Facts) -> Markup:
+    """Return who writes, the newest first, and what each has committed last."""
+    if not facts.writers:
+        return NOTHING
+    rows = [
+        [
+            row["writer"],
+            row["topic"],
+            count(row["batch"]),
+            _moment(row["lastCommit"]),
+            shown_duration(max(0, facts.made_at - row["lastCommit"])),
+            count(row["replacedRuns"]) if row["replacedRuns"] else "",
+        ]
+        for row in sorted(facts.writers, key=lambda row: -row["lastCommit"])
+    ]
+    said = f"And {len(rows) - _MOST:,} more." if len(rows) > _MOST else ""
+    return tag(
+        "section",
+        tag("h2", "Who writes"),
+        table(_WRITER, ((row, None) for row in rows[:_MOST])),
+        tag("p", said, class_="quiet") if said else NOTHING,
+    )
+
+
+def replicas_section(facts: Facts) -> Markup:
+    """Return how many replicas topics have, which lack some, and who leads."""
+    rows = []
+    known = [row for row in facts.partitions if row.get("replicas")]
+    for topic, each in groupby(sorted(known, key=_internal_last), lambda row: row["topic"]):
+        parts = list(each)
+        leaders = Counter(str(row["leader"]) for row in parts if row["leader"] is not None)
+        short = sum(len(row["isr"]) < len(row["replicas"]) for row in parts)
+        said = ", ".join(f"{node}: {number:,}" for node, number in sorted(leaders.items()))
+        cells = [
+            topic,
+            count(len(parts)),
+            count(max(len(row["replicas"]) for row in parts)),
+            tag("span", count(short), class_="bad") if short else "0",
+            said,
+        ]
+        rows.append((cells, "internal" if is_internal(topic) else None))
+    if not rows:
+        return NOTHING
+    return tag("section", tag("h2", "Replicas"), table(_REPLICAS, rows))
+
+
+# ----------------------------------------------------------------------------------------------
 # The parts of a page about disks, and about what an earlier report said.
 
 
@@ -295,7 +366,9 @@ _TOPIC: Final = (
     Column("First record", "t"),
     Column("Last record", "t"),
     Column("Retention", "t"),
+    Column("Skew", "n"),
 )
+_SETTINGS: Final = (Column("Settings of", "name"), Column("Given", "name"))
 _BATCHES: Final = (
     Column("Topic", "name"),
     Column("Batches", "n"),
@@ -325,7 +398,36 @@ def topics_section(facts: Facts, growth: Growth) -> Markup:
         (_topic(facts, growth, row), "internal" if is_internal(row["topic"]) else None)
         for row in rows
     )
-    return tag("section", tag("h2", "Topics"), table(_TOPIC, shown))
+    said = "Skew: the largest partition, as so many times their mean."
+    has_skew = any(_skew(row) for row in rows)
+    return tag(
+        "section",
+        tag("h2", "Topics"),
+        table(_TOPIC, shown),
+        tag("p", said, class_="quiet") if has_skew else NOTHING,
+    )
+
+
+def _skew(row: dict[str, Any]) -> str:
+    """Say how much larger the largest partition is than their mean; of one nothing."""
+    if row["partitions"] < 2 or not row["bytes"] or row["largest"] is None:
+        return ""
+    return f"{row['largest'] * row['partitions'] / row['bytes']:.1f}"
+
+
+def settings_table(facts: Facts) -> Markup:
+    """Return what was given to topics, closed at first."""
+    given = {row["topic"]: row["settings"] for row in facts.partitions if row["settings"]}
+    rows = [
+        (
+            [topic, tag("code", " ".join(f"{name}={value}" for name, value in each.items()))],
+            "internal" if is_internal(topic) else None,
+        )
+        for topic, each in sorted(given.items(), key=lambda item: (is_internal(item[0]), item[0]))
+    ]
+    if not rows:
+        return NOTHING
+    return tag("details", tag("summary", f"Settings ({len(rows):,})"), table(_SETTINGS, rows))
 
 
 def _topic(facts: Facts, growth: Growth, row: dict[str, Any]) -> list[object]:
@@ -339,6 +441,7 @@ def _topic(facts: Facts, growth: Growth, row: dict[str, Any]) -> list[object]:
         _moment(row["firstTimestamp"]),
         _moment(row["lastTimestamp"]),
         next((each["retention"] for each in facts.partitions if each["topic"] == row["topic"]), ""),
+        _skew(row),
     ]
 
 

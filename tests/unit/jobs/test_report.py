@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import os
 import pty
@@ -26,7 +28,9 @@ from kafkalog.checkpoints.commit_state import STATE_FILE
 from kafkalog.files.system import system
 from kafkalog.jobs.cli.app import app
 from kafkalog.jobs.report.charts import shown_moment
-from kafkalog.jobs.report.page import MARK
+from kafkalog.jobs.report.facts import Facts
+from kafkalog.jobs.report.findings import Limits, find_problems
+from kafkalog.jobs.report.page import MARK, SCRIPT
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.sink.group_writer import GroupWriter
 
@@ -56,7 +60,10 @@ def page(file: Path, *words: object, code: int = 0) -> ET.Element:
     assert ended == code, output
     text = file.read_text()
     assert text.startswith(MARK)
-    assert not re.search("https?:|//|@import|url\\(|<script|<link|<img", text)
+    hashed = base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()
+    assert f"script-src &#x27;sha256-{hashed}&#x27;" in text
+    other = text.replace(hashed, "").replace(f"<script>{SCRIPT}</script>", "")
+    assert not re.search("https?:|//|@import|url\\(|<script|<link|<img", other)
     return ET.fromstring(text)
 
 
@@ -173,6 +180,52 @@ def test_the_page_says_which_host_and_how_much_room_there_is(log: Path, tmp_path
     (disk,) = cells(found, "Disk of")
     assert disk[0] == str(log)
     assert all(disk[1:3])
+
+
+def test_the_page_says_who_writes_what_was_given_and_how_even_partitions_are(
+    tmp_path: Path,
+) -> None:
+    log = tmp_path / "log"
+    partitions = pa.array([0, 0, 0, 1], pa.int32())
+    table = pa.table({"value": ["v" * 1000] * 4, "partition": partitions})
+    options = {"numPartitions": "2", "retention.ms": "60000", "message.format": "v1"}
+    kafkalog.append(log, "t", table, transactional_id="loader", version=7, options=options)
+    found = page(tmp_path / "r.html", log)
+    assert [row[-1] for row in cells(found, "Topic")] == ["1.5"]
+    (writer,) = cells(found, "Writer")
+    assert writer[:3] == ["loader", "t", "7"]
+    (given,) = cells(found, "Settings of")
+    assert given[0] == "t"
+    assert {"retention.ms=60000", "message.format=v1"} <= {*given[1].split()}
+    assert not [*cells(found, "Topic with replicas")]
+
+
+def test_the_page_says_which_topics_lack_replicas_and_who_leads(tmp_path: Path) -> None:
+    nodes = ";".join(str(tmp_path / name) for name in "abc")
+    kafkalog.append(nodes, "t", pa.table({"value": ["v"]}), options={"replication.factor": "2"})
+    (topic,) = cells(page(tmp_path / "r.html", nodes), "Topic with replicas")
+    assert topic[:4] == ["t", "1", "2", "0"]
+    assert topic[4].endswith(": 1")
+
+
+def test_who_is_further_behind_than_is_asked_for_is_a_problem(log: Path, tmp_path: Path) -> None:
+    found = page(tmp_path / "r.html", log, "--warn-lag", "1h", code=1)
+    assert "reader billing" in texts(found)
+    assert ["kafkalog", "lag", str(log)] in commands(found)
+    assert call("report", log, "--warn-lag", "100000d")[0] == 0
+    assert call("report", log, "--warn-lag", "soon")[0] == 2
+
+
+def test_a_disk_that_is_full_sooner_than_is_asked_for_is_a_problem() -> None:
+    disk = {"paths": ["/logs"], "daysUntilFull": 3.0}
+    facts = Facts(["/logs"], 0, disks=[disk])
+    (problem,) = find_problems(facts, Limits(days=7))
+    assert (problem.is_problem, problem.where) == (True, "disk of /logs")
+    assert find_problems(facts, Limits(days=3)) == []
+    assert find_problems(facts) == []
+    assert (
+        find_problems(Facts([], 0, disks=[{**disk, "daysUntilFull": None}]), Limits(days=7)) == []
+    )
 
 
 def test_text_says_the_same_in_short(log: Path, tmp_path: Path) -> None:
@@ -386,7 +439,7 @@ def test_names_of_strangers_are_text(tmp_path: Path) -> None:
     shown = "<script>alert('1')</script>\\x1b[31m\\u202e\\x00&"
     assert shown in {row[0] for row in cells(found, "Reader")}
     assert str(log) in texts(found)
-    assert not [*found.iter("script")]
+    assert [each.text for each in found.iter("script")] == [SCRIPT]
 
 
 def test_a_file_that_is_no_report_stays_as_it_is(log: Path, tmp_path: Path) -> None:
