@@ -175,11 +175,11 @@ def _restore_tier(
         if cluster_metadata or settings:
             raise OptionError("--cluster-metadata and --set go with --from-tiers")
         return False
-    from kafkalog.jobs.inspection.tiers import tiered_places  # noqa: PLC0415 - few need it
+    from kafkalog.jobs.inspection.tiers import tiered_paths  # noqa: PLC0415 - few need it
     from kafkalog.streaming.admin.tier_restore import restore_from_tier  # noqa: PLC0415
 
     topics = () if topic == [_ALL] else split_names(topic)
-    places = tiered_places([tier], None, settings)
+    places = tiered_paths([tier], None, settings)
     done = restore_from_tier(places, log, topics, cluster_metadata=cluster_metadata, config=config)
     for each in done.partitions:
         lost = sum(end - start for start, end in each.gaps)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+import inspect
+from dataclasses import dataclass, field
+from functools import wraps
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from kafkalog.errors import OptionError
-from kafkalog.jobs.process.arguments import point_in_time
+from kafkalog.jobs.process.arguments import SETTINGS, pairs, point_in_time
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from kafkalog.jobs.inspection.records import RecordsWanted, Search
 
@@ -30,6 +32,7 @@ __all__ = [
     "Producer",
     "Since",
     "Start",
+    "Tier",
     "Topic",
     "TopicName",
     "Topics",
@@ -38,6 +41,7 @@ __all__ = [
     "Words",
     "data_of",
     "topics_there",
+    "with_tier",
 ]
 
 
@@ -97,6 +101,97 @@ Topics = Annotated[
         autocompletion=topics_there,
     ),
 ]
+
+
+# ----------------------------------------------------------------------------------------------
+# The remote tier below log directories, for every command that reads logs.
+
+_TIER_OPTIONS: Final = {
+    "remote": Annotated[
+        str | None,
+        typer.Option(
+            "--remote", metavar="TIER", help="Read the remote tier, too; without PATH, it alone."
+        ),
+    ],
+    "remote_layout": Annotated[
+        str | None,
+        typer.Option(
+            "--remote-layout", metavar="LAYOUT", help="Of the tier: kafka, aiven or pinterest."
+        ),
+    ],
+    "remote_keys": Annotated[
+        str | None,
+        typer.Option(
+            "--remote-keys", metavar="ID=FILE", help="Private keys of the tier, with commas."
+        ),
+    ],
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Tier:
+    """The remote tier that a command was given, or none."""
+
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """Options of the source."""
+    is_given: bool = False
+
+    @classmethod
+    def of(
+        cls, remote: str | None, layout: str | None, keys: str | None, words: list[str] | None
+    ) -> Tier:
+        """Take the options of a command; ``words`` are those of ``--set``.
+
+        Raises:
+            BadParameter: of ``--set``, a word without ``=``; or an option that needs ``--remote``.
+        """
+        settings = pairs(words)
+        told = {"path": remote, "layout": layout, "encryption.keys": keys}
+        settings |= {f"remote.{name}": value for name, value in told.items() if value is not None}
+        if "remote.path" not in settings and (layout or keys):
+            raise typer.BadParameter("--remote-layout and --remote-keys go with --remote")
+        return cls(settings, "remote.path" in settings)
+
+    @property
+    def alone(self) -> list[str]:
+        """What is read where no log directory is named."""
+        return [self.settings["remote.path"]] if self.is_given else []
+
+    def below(self, paths: list[str]) -> list[str]:
+        """Return log directories with the tier below them.
+
+        Raises:
+            OptionError: it cannot lie below these.
+        """
+        if not self.is_given:
+            return paths
+        from kafkalog.jobs.inspection.tiers import tiered_paths  # noqa: PLC0415 - few need it
+
+        return tiered_paths(paths, self.settings["remote.path"], self.settings)
+
+
+def with_tier(act: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options of a remote tier; it takes them as ``tier``."""
+    signature = inspect.signature(act, eval_str=True)
+    own = {name: each for name, each in signature.parameters.items() if name != "tier"}
+    added = _TIER_OPTIONS if "settings" in own else {**_TIER_OPTIONS, "settings": SETTINGS}
+
+    @wraps(act)
+    def command(**words: Any) -> None:  # noqa: ANN401 - whatever the command takes
+        settings = words["settings"]
+        told = {name: words.pop(name) for name in added}
+        tier = Tier.of(told["remote"], told["remote_layout"], told["remote_keys"], settings)
+        if settings and "settings" in added and not tier.is_given:
+            raise typer.BadParameter("--set goes with --remote: it says how the tier is read")
+        act(**words, tier=tier)
+
+    parameters = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
+        for name, kind in added.items()
+    ]
+    setattr(command, "__signature__", inspect.Signature([*own.values(), *parameters]))  # noqa: B010
+    command.__annotations__ = {name: each.annotation for name, each in own.items()} | added
+    return command
 
 
 # ----------------------------------------------------------------------------------------------

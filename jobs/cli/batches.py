@@ -19,7 +19,6 @@ from kafkalog.jobs.process.arguments import (
     READ_ISOLATION,
     SETTINGS,
     Isolation,
-    pairs,
     reading_options,
     split_names,
 )
@@ -51,24 +50,22 @@ _ONE: Final = {
 }
 
 
+@given.with_tier
 def verify(
     paths: Paths,
     topic: TopicName = None,
     show_all: Annotated[
         bool, typer.Option("--all", "-v", help="Print sound segments too.")
     ] = False,
-    remote: Annotated[
-        str | None,
-        typer.Option(metavar="TIER", help="The remote tier, whose segments are checked, too."),
-    ] = None,
-    settings: SETTINGS = None,
     as_json: Json = False,
+    *,
+    tier: given.Tier,
 ) -> None:
     """Check every batch of every segment, and the indexes; changes nothing."""
     with one_line_errors():
         from kafkalog.jobs.inspection.batches import summary_of, verify_logs  # noqa: PLC0415
 
-        rows = verify_logs(_with_tier(paths, remote, settings), topic)
+        rows = verify_logs(tier.below(paths), topic)
     summary = summary_of(rows)
     shown = [row for row in rows if show_all or as_json or row["problem"]]
     if as_json:
@@ -82,19 +79,6 @@ def verify(
             )
         )
     exit_if([summary["problems"]])
-
-
-def _with_tier(
-    paths: list[str], remote: str | None, settings: list[str] | None, *, is_asked: bool = True
-) -> Sequence[str]:
-    """Return log directories, with the tier below them that is named, if one is."""
-    if remote is None:
-        if settings and is_asked:
-            raise OptionError("--set goes with --remote: it says how the tier is read")
-        return paths
-    from kafkalog.jobs.inspection.tiers import tiered_places  # noqa: PLC0415
-
-    return tiered_places(paths, remote, pairs(settings))
 
 
 # ----------------------------------------------------------------------------------------------
@@ -182,6 +166,7 @@ class _Output:
         return nullcontext(printing.printer_of(template, **form))
 
 
+@given.with_tier
 def dump(  # noqa: PLR0917 - what the command line offers
     paths: Paths,
     topic: TopicName = None,
@@ -204,6 +189,8 @@ def dump(  # noqa: PLR0917 - what the command line offers
     isolation: READ_ISOLATION = Isolation.UNCOMMITTED,
     settings: SETTINGS = None,
     as_json: Json = False,
+    *,
+    tier: given.Tier,
 ) -> None:
     """Show headers of record batches, records with --records, or what is in a single file."""
     words = given.Words(
@@ -219,9 +206,9 @@ def dump(  # noqa: PLR0917 - what the command line offers
             _dump_file(file, words, count, as_json=as_json)
         elif is_for_records:
             begin = _Start(group, words.start)
-            _show_records(paths, [topic], words, output, count, options, begin)
+            _show_records(tier.below(paths), [topic], words, output, count, options, begin)
         else:
-            _dump_batches(paths, topic, words, count, as_json=as_json)
+            _dump_batches(tier.below(paths), topic, words, count, as_json=as_json)
 
 
 def _topic_of_folder(paths: list[str]) -> str | None:
@@ -333,6 +320,7 @@ Template = Annotated[
 FollowLater = Annotated[bool, typer.Option("--follow", help="Continue with what comes later.")]
 
 
+@given.with_tier
 def consume(  # noqa: PLR0917 - what the command line offers
     paths: Paths,
     topic: Topics = None,
@@ -353,6 +341,8 @@ def consume(  # noqa: PLR0917 - what the command line offers
     isolation: READ_ISOLATION = Isolation.UNCOMMITTED,
     settings: SETTINGS = None,
     as_json: Json = False,
+    *,
+    tier: given.Tier,
 ) -> None:
     """Show records of topics: those that are there, or with --follow those that come too."""
     with one_line_errors():
@@ -364,13 +354,13 @@ def consume(  # noqa: PLR0917 - what the command line offers
             *(transactional_id, is_hex),
         )
         options = reading_options(isolation, settings)
-        there = _with_tier(paths, options.get("remote.path"), settings, is_asked=False)
+        there = tier.below(paths)
         topics = split_names(topic) if topic else [_topic_of_folder(paths) or _only_topic(there)]
         asked = limit is not None
         output = _Output(template, parquet, follow, is_hex, as_json, asked, grows=True)
         for name in () if follow else topics:
             partitions_of(there, name)
-        _show_records(paths, topics, words, output, limit, options, start)
+        _show_records(there, topics, words, output, limit, options, start)
 
 
 def _only_topic(paths: Sequence[str]) -> str:
@@ -447,13 +437,14 @@ def _show_records(
     start: _Start,
 ) -> None:
     from kafkalog.jobs.cli.record_printing import limited  # noqa: PLC0415
+    from kafkalog.jobs.inspection.log_dirs import source_options  # noqa: PLC0415
     from kafkalog.jobs.inspection.records import RecordReader  # noqa: PLC0415
 
     output.check(words)
-    path = ",".join(paths)
-    wanted = words.wanted(path)
+    named = source_options(paths)
+    wanted = words.wanted(named["path"])
     begin = start.options(paths, topics, wanted, follow=output.follow)
-    reader = RecordReader.of({"path": path, **begin, **options}, topics, wanted)
+    reader = RecordReader.of({**named, **begin, **options}, topics, wanted)
     most = _TABLE_ROWS if count is None and output.is_table else count
     shown = 0
     with output.open(reader, paths) as printer:

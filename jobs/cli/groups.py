@@ -11,8 +11,10 @@ from kafkalog.jobs.cli.arguments import (
     DryRun,
     Json,
     Paths,
+    Tier,
     TopicName,
     topics_there,
+    with_tier,
 )
 from kafkalog.jobs.cli.confirmation import Loss, Yes, act_if_agreed
 from kafkalog.jobs.cli.output import end_with, exit_if, one_line_errors, print_rows, tell_dry_run
@@ -267,6 +269,7 @@ Every = Annotated[
 ]
 
 
+@with_tier
 def lag(  # noqa: PLR0917 - what the command line offers
     paths: Paths,
     group: Group = None,
@@ -277,11 +280,14 @@ def lag(  # noqa: PLR0917 - what the command line offers
     every: Every = 2.0,
     metrics_format: MetricsFormat = None,  # noqa: ARG001 - the class of all commands reads it
     as_json: Json = False,
+    *,
+    tier: Tier,
 ) -> None:
     """Show how far groups and queries are behind: in offsets, in bytes, and in time."""
     with one_line_errors():
         from kafkalog.jobs.inspection.lag import LagMeter, ReadersNamed  # noqa: PLC0415
 
+        paths = tier.below(paths)
         named = ReadersNamed(group or (), checkpoint or (), offsets)
         if printing().form is Form.PROMETHEUS:
             _print_metrics(paths, named, topic)
@@ -304,6 +310,7 @@ def _print_metrics(paths: Sequence[str], named: ReadersNamed, topic: str | None)
     typer.echo(metrics_text(LogMetrics(paths, named, topic).collect()), nl=False)
 
 
+@with_tier
 def serve_metrics(
     paths: Paths,
     group: Group = None,
@@ -311,13 +318,15 @@ def serve_metrics(
     topic: TopicName = None,
     host: Host = "127.0.0.1",
     port: Port = 9308,
+    *,
+    tier: Tier,
 ) -> None:
     """Serve metrics of a log to Prometheus, until Ctrl-C: lag, sizes, ages, writers, disks."""
     with one_line_errors():
         from kafkalog.jobs.inspection.lag import ReadersNamed  # noqa: PLC0415
         from kafkalog.jobs.inspection.metrics import LogMetrics, serve  # noqa: PLC0415
 
-        metrics = LogMetrics(paths, ReadersNamed(group or (), checkpoint or ()), topic)
+        metrics = LogMetrics(tier.below(paths), ReadersNamed(group or (), checkpoint or ()), topic)
         metrics.collect()  # what is wrong with the paths is said here
         server, thread = serve(metrics, host, port)
         shown = f"[{host}]" if ":" in host else host

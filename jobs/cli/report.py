@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from kafkalog.jobs.cli.arguments import Json, Paths, TopicName  # noqa: TC001 - typer reads them
+from kafkalog.jobs.cli.arguments import (
+    Json,
+    Paths,
+    Tier,
+    TopicName,
+    with_tier,
+)
 from kafkalog.jobs.cli.output import (
     exit_if,
     one_line_errors,
@@ -44,12 +50,15 @@ Png = Annotated[
 ]
 
 
+@with_tier
 def plot(
     paths: Paths,
     topic: TopicName = None,
     png: Png = None,
     settings: SETTINGS = None,
     as_json: Json = False,
+    *,
+    tier: Tier,
 ) -> None:
     """Show records and bytes over time, ages of segments, sizes of batches, and compression."""
     with one_line_errors():
@@ -66,8 +75,9 @@ def plot(
             require_matplotlib()
         most = _SPANS_OF_BARS if png is None and not as_json else _SPANS_OF_A_CHART
         with progress_bar() as told:
+            there = tier.below(paths)
             found = measure(
-                paths, topic, pairs(settings), told, most_spans=most, has_gaps=png is None
+                there, topic, pairs(settings), told, most_spans=most, has_gaps=png is None
             )
         if png is not None:
             draw(found, png, topic or ", ".join(paths))

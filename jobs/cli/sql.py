@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from kafkalog.jobs.cli.arguments import Json  # noqa: TC001 - typer reads annotations
+from kafkalog.jobs.cli.arguments import Json, Tier, with_tier
 from kafkalog.jobs.cli.output import one_line_errors, print_rows, standard_input
 from kafkalog.jobs.inspection.units import for_people
 from kafkalog.jobs.process.arguments import (
@@ -47,20 +47,23 @@ _TABLE_ROWS: Final = 1000
 _OF_BATCHES: Final = ("file", "baseTimestamp", "maxTimestamp")
 
 
+@with_tier
 def sql(
     words: Words,
     isolation: READ_ISOLATION = Isolation.UNCOMMITTED,
     settings: SETTINGS = None,
     files: Files = None,
     as_json: Json = False,
+    *,
+    tier: Tier,
 ) -> None:
     """Ask in SQL (DuckDB's): topics are tables. Without a query, a prompt."""
     with one_line_errors():
-        paths, last = _paths_and_statement(words)
+        paths, last = _paths_and_statement(words, tier)
         from kafkalog.jobs.sql.session import SqlSession  # noqa: PLC0415
 
         options = reading_options(isolation, settings)
-        with SqlSession(paths, options, files=files) as session:
+        with SqlSession(tier.below(paths), options, files=files) as session:
             if last:
                 _answer(session, last, as_json=as_json)
             elif standard_input().isatty():
@@ -69,14 +72,14 @@ def sql(
                 _answer_piped(session, standard_input().read(), as_json=as_json)
 
 
-def _paths_and_statement(words: list[str]) -> tuple[list[str], str]:
+def _paths_and_statement(words: list[str], tier: Tier) -> tuple[list[str], str]:
     """Tell log directories from a statement, which is the last word if it has a blank in it.
 
     Raises:
         OptionError: the last word is one word, and neither a path nor the name of a folder.
     """
     *paths, last = words
-    paths = paths or default_path()
+    paths = paths or default_path() or tier.alone
     if not paths or _is_there(last) or words == paths:
         return words, ""
     if any(map(str.isspace, last)):

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from kafkalog.jobs.cli.arguments import (  # noqa: TC001 - typer reads them  # noqa: TC001 - typer reads annotations
+from kafkalog.jobs.cli.arguments import (
     DryRun,
     Json,
     Paths,
+    Tier,
     Topic,
     TopicName,
+    with_tier,
 )
 from kafkalog.jobs.cli.confirmation import Loss, Yes, act_if_agreed
 from kafkalog.jobs.cli.output import (
@@ -41,58 +43,54 @@ __all__ = ["alter", "create", "delete", "describe", "offsets", "stats", "tiers",
 # The commands that show topics and partitions: ``topic list``, ``describe``, ``offsets``.
 
 
-def topics(paths: Paths, as_json: Json = False) -> None:
+@with_tier
+def topics(paths: Paths, as_json: Json = False, *, tier: Tier) -> None:
     """List topics with their ids, partitions and sizes."""
     with one_line_errors():
         from kafkalog.jobs.inspection.topics import list_topics  # noqa: PLC0415
 
-        rows = list_topics(paths)
+        rows = list_topics(tier.below(paths))
     if not as_json:  # `topic describe` has room for settings
         rows = [{name: row[name] for name in row if name != "settings"} for row in rows]
     print_rows(rows, as_json=as_json)
 
 
-def describe(paths: Paths, topic: TopicName = None, as_json: Json = False) -> None:
+@with_tier
+def describe(paths: Paths, topic: TopicName = None, as_json: Json = False, *, tier: Tier) -> None:
     """Show partitions: where they lie, their offsets, segments, sizes and settings."""
     with one_line_errors():
         from kafkalog.jobs.inspection.topics import describe_partitions  # noqa: PLC0415
 
-        rows = describe_partitions(paths, topic)
+        rows = describe_partitions(tier.below(paths), topic)
     print_rows(rows, as_json=as_json, spare=("topicId", "retention", "unfinished", "segments"))
 
 
-def offsets(paths: Paths, topic: TopicName = None, as_json: Json = False) -> None:
+@with_tier
+def offsets(paths: Paths, topic: TopicName = None, as_json: Json = False, *, tier: Tier) -> None:
     """Show the first and the committed end offset of each partition."""
     with one_line_errors():
         from kafkalog.jobs.inspection.topics import list_offsets  # noqa: PLC0415
 
-        rows = list_offsets(paths, topic)
+        rows = list_offsets(tier.below(paths), topic)
     print_rows(rows, as_json=as_json)
     exit_if(row["missing"] for row in rows)
 
 
-_Remote = Annotated[
-    str | None,
-    typer.Option(
-        "--remote",
-        metavar="TIER",
-        help="The remote tier, a path or URI. Without it, PATH is the tier.",
-    ),
-]
-
-
+@with_tier
 def tiers(
     paths: Paths,
-    remote: _Remote = None,
     topic: TopicName = None,
-    settings: SETTINGS = None,
+    settings: SETTINGS = None,  # noqa: ARG001 - they are the tier's
     as_json: Json = False,
+    *,
+    tier: Tier,
 ) -> None:
     """Show what lies in a remote tier, and in log directories: segments, orphans, gaps."""
     with one_line_errors():
-        from kafkalog.jobs.inspection.tiers import list_tiers, tiered_places  # noqa: PLC0415
+        from kafkalog.jobs.inspection.tiers import list_tiers, tiered_paths  # noqa: PLC0415
 
-        rows = list_tiers(tiered_places(paths, remote, pairs(settings)), topic)
+        remote = tier.settings.get("remote.path")  # without it, the path is the tier
+        rows = list_tiers(tiered_paths(paths, remote, tier.settings), topic)
     shown = rows if as_json else [_shown_tier(row) for row in rows]
     print_rows(shown, as_json=as_json, spare=("topicId", "path", "localSegments"))
     tell_if_nothing(rows, "nothing of these topics is in the tier")
@@ -301,12 +299,18 @@ _SPARE: Final = (
 )
 
 
+@with_tier
 def stats(
-    paths: Paths, topic: TopicName = None, settings: SETTINGS = None, as_json: Json = False
+    paths: Paths,
+    topic: TopicName = None,
+    settings: SETTINGS = None,
+    as_json: Json = False,
+    *,
+    tier: Tier,
 ) -> None:
     """Count records, batches and bytes of each partition; when, by whom, how compressed."""
     with one_line_errors(), progress_bar() as told:
         from kafkalog.jobs.inspection.figures import count_partitions  # noqa: PLC0415
 
-        rows = count_partitions(paths, topic, pairs(settings), told)
+        rows = count_partitions(tier.below(paths), topic, pairs(settings), told)
     print_rows(rows, as_json=as_json, spare=_SPARE)

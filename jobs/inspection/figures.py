@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kafkalog.jobs.inspection.log_dirs import partitions_of
+from kafkalog.jobs.inspection.log_dirs import partitions_of, source_options
 from kafkalog.jobs.inspection.records import read_in_threads
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.log.files import LOG, parse_base_offset
@@ -135,7 +135,7 @@ def read_batch_rows(
     if not partitions:
         return
     topics = ",".join(sorted({key.topic for key in partitions}))
-    given = {"path": ",".join(paths), "subscribe": topics, **options}
+    given = {**source_options(paths), "subscribe": topics, **options}
     parsed = ReadOptions.parse({**given, "view": "batches"})
     wanted = ReadOptions.parse({**given, "view": "records"})
     warn_ignored(parsed.ignored)

@@ -17,7 +17,6 @@ from kafkalog.errors import (
     UnknownTopicOrPartitionError,
 )
 from kafkalog.files.paths import NodePlace
-from kafkalog.files.storage import TieredRoot
 from kafkalog.model import TopicPartition, listed, said_there
 from kafkalog.streaming.log.files import parse_partition_directory
 from kafkalog.streaming.log.log_dir import entries_of, is_log_directory, log_dirs_near, refuse_file
@@ -40,6 +39,7 @@ if TYPE_CHECKING:
 
 
 __all__ = [
+    "TieredPaths",
     "check_no_new_beside_old",
     "check_some_log",
     "ends_of",
@@ -48,6 +48,7 @@ __all__ = [
     "log_dirs_of",
     "partitions_of",
     "say_missing",
+    "source_options",
     "tiered_rows",
     "unknown_partition",
     "unverified_rows",
@@ -154,6 +155,22 @@ def unknown_partition(
 # The log directories that a command is given, and what is in them.
 
 
+class TieredPaths(list[str]):
+    """Log directories with the remote tier below them, and the options of the source that say so.
+
+    Whoever takes the words of a command takes these.
+    """
+
+    def __init__(self, places: Sequence[str], options: Mapping[str, str]) -> None:
+        super().__init__(places)
+        self.options = dict(options)
+
+
+def source_options(paths: Sequence[str]) -> dict[str, str]:
+    """Return the options of the source that name the log directories of a command."""
+    return dict(paths.options) if isinstance(paths, TieredPaths) else {"path": ",".join(paths)}
+
+
 def log_dirs_of(paths: Sequence[str]) -> LogDirs:
     """Take the words of a command as log directories."""
     return LogDirs(_places(paths))
@@ -199,7 +216,7 @@ def _places(paths: Sequence[str]) -> tuple[str, ...]:
         OptionError: they name none.
         LogDirectoryError: one of them is a file.
     """
-    if any(isinstance(path, TieredRoot) for path in paths):  # see :mod:`.tiers`
+    if isinstance(paths, TieredPaths):
         return tuple(paths)
     try:
         places = READABLE_PATHS.read(",".join(paths))

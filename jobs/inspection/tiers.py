@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from kafkalog.errors import OptionError
 from kafkalog.files.storage import TieredRoot
+from kafkalog.jobs.inspection.log_dirs import TieredPaths, log_dirs_of
 from kafkalog.streaming.log.segments import base_offsets_of, segment_names
 from kafkalog.streaming.options.read_options import ReadOptions
-from kafkalog.streaming.store.log_dirs import LogDirs
 from kafkalog.streaming.tiers.tiered_store import TieredPath, tier_of
 
 if TYPE_CHECKING:
@@ -18,26 +18,28 @@ if TYPE_CHECKING:
     from kafkalog.streaming.log.log_dir import PartitionDirectory
     from kafkalog.streaming.tiers.tiered_store import Tier
 
-__all__ = ["list_tiers", "tiered_places"]
+__all__ = ["list_tiers", "tiered_paths"]
 
 Row = dict[str, Any]
 
 
-def tiered_places(
+def tiered_paths(
     paths: Sequence[str], remote: str | None, settings: Mapping[str, str]
-) -> tuple[str, ...]:
+) -> TieredPaths:
     """Return log directories with the tier below them; without ``remote``, the path is the tier.
+
+    ``settings`` are options of the source.
 
     Raises:
         OptionError: a setting that the source does not have, or several paths that are no tier.
     """
-    given = {**settings, "subscribePattern": ".*"}
+    given = dict(settings)
     if remote is None and len(paths) > 1:
         raise OptionError(
             f"{', '.join(paths)}: give the tier by --remote; without it, the one path is the tier"
         )
     given["path"], given["remote.path"] = ",".join(paths), remote or paths[0]
-    return ReadOptions.parse(given).paths
+    return TieredPaths(ReadOptions.parse({**given, "subscribePattern": ".*"}).paths, given)
 
 
 def list_tiers(places: Sequence[str], topic: str | None) -> list[Row]:
@@ -52,7 +54,7 @@ def list_tiers(places: Sequence[str], topic: str | None) -> list[Row]:
     (last,) = (each for each in places if isinstance(each, TieredRoot) and each.log_dir is None)
     assert isinstance(last, TieredRoot)  # noqa: S101 - it was chosen so
     tier = tier_of(last)
-    found = LogDirs(places).partitions()
+    found = log_dirs_of(places).partitions()
     rows = []
     for key, where in found.items():
         if topic in {None, key.topic} and isinstance(where.path, TieredPath):

@@ -159,14 +159,16 @@ class Command(typer.core.TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401 - a class of typer
         """Read the words of the command."""
+        tier = None
         if not ctx.resilient_parsing:  # which is how a shell completes words
-            _, _, given = self.make_parser(ctx).parse_args(args=list(args))
+            named, _, given = self.make_parser(ctx).parse_args(args=list(args))
+            tier = named.get("remote")
             for option in given:
                 if not isinstance(option, typer.core.TyperOption) or option.multiple:
                     continue
                 if not option.is_flag and given.count(option) > 1:
                     raise typer.BadParameter("given twice; it takes one value", ctx, option)
-        if path := default_path():
+        if path := default_path() or ([tier] if isinstance(tier, str) else []):
             ctx.default_map = {
                 each.name: path
                 for each in self.params

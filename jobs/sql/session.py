@@ -19,7 +19,7 @@ from kafkalog.errors import KafkaLogError, LogDirectoryError, OptionError
 from kafkalog.files.closing import Closing
 from kafkalog.files.deferred_signals import shielded_step
 from kafkalog.files.system import system
-from kafkalog.jobs.inspection.log_dirs import partitions_of
+from kafkalog.jobs.inspection.log_dirs import partitions_of, source_options
 from kafkalog.jobs.process.output_paths import check_outside_logs
 from kafkalog.jobs.process.running import print_line
 from kafkalog.jobs.sql.tables import LogTable, Scans
@@ -86,7 +86,7 @@ class SqlSession(Closing):
             numbers[key.topic].add(key.partition)
         if not numbers:
             raise LogDirectoryError(f"{', '.join(paths)}: no topic is there yet to ask about")
-        self._given = {"path": ",".join(paths), "onTimestampOverflow": "null", **options}
+        self._given = {**source_options(paths), "onTimestampOverflow": "null", **options}
         if files is not None:
             check_outside_logs("--files", files, paths)
         self._spilled = TemporaryDirectory(prefix="kafkalog-sql-")

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Final, Self, cast
 from urllib.parse import quote
 
 from kafkalog.errors import OptionError
-from kafkalog.files.paths import SCHEME, NodePlace, local_path, refuse_among_logs
-from kafkalog.files.storage import RemoteRoot, StorageOptions, TieredRoot, TierOptions
+from kafkalog.files.paths import SCHEME, local_path, refuse_among_logs
+from kafkalog.files.storage import (
+    RemoteRoot,
+    StorageOptions,
+    TieredRoot,
+    TierOptions,
+    read_key_file,
+)
 from kafkalog.streaming.options.declaring import (
     KAFKA_CLIENT_OPTIONS,
     KAFKA_SECURITY_PREFIXES,
@@ -363,16 +370,34 @@ class RangeOptions(StoreOptions):
         is_alone = len(paths) == 1 and _tier_scheme(paths[0]) == self.remote_path
         log_dirs = () if is_alone else paths
         for place in log_dirs:
-            if isinstance(place, RemoteRoot | NodePlace):
+            if isinstance(place, RemoteRoot) or getattr(place, "is_witness", False):
                 raise OptionError(
-                    f"option 'remote.path' goes with the log directories of one broker on this "
+                    "option 'remote.path' goes with the log directories of brokers on this "
                     f"machine, or alone, and path names {place}"
                 )
-        tier = TierOptions(
-            root=cast("RemoteRoot", root),
-            layout=self.remote_layout,
-            key_files=self.remote_encryption_keys or (),
-        )
+        return self._over(cast("RemoteRoot", root), log_dirs)
+
+    def _over(self, root: RemoteRoot, log_dirs: tuple[str, ...]) -> tuple[str, ...]:
+        """Put the tier below log directories, after what can be told before its store is asked.
+
+        Raises:
+            OptionError: it is a file; or its keys cannot be read, or belong to no such layout.
+        """
+        folder = Path(root) if root.full_uri.startswith("file:") else None
+        if folder is not None and folder.exists() and not folder.is_dir():
+            raise OptionError(
+                f"option 'remote.path' is {folder}, which is a file: name the folder that has the "
+                "objects of the tier"
+            )
+        keys = self.remote_encryption_keys or ()
+        if keys and self.remote_layout not in {None, "aiven"}:
+            raise OptionError(
+                f"option 'remote.encryption.keys' is for remote.layout=aiven: what "
+                f"{self.remote_layout} has written is not encrypted"
+            )
+        for key in keys:
+            read_key_file(*key)
+        tier = TierOptions(root=root, layout=self.remote_layout, key_files=keys)
         return tuple(TieredRoot.of(log_dir, log_dirs, tier) for log_dir in (*log_dirs, None))
 
     def require_one_choice(self) -> None:

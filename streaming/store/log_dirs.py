@@ -18,7 +18,7 @@ from kafkalog.checkpoints.broker import (
 from kafkalog.checkpoints.state_file import names_nodes
 from kafkalog.checkpoints.voters import find_voters
 from kafkalog.errors import CheckpointError, KafkaLogError, LogDirectoryError
-from kafkalog.files.paths import NodePlace, as_path
+from kafkalog.files.paths import as_path, node_of
 from kafkalog.files.remote_path import RemotePath
 from kafkalog.files.system import once_per_process, remembered, system
 from kafkalog.files.timeouts import at
@@ -72,6 +72,12 @@ def _broker_of(log_dir: Path) -> int | None:
         return int(known.get("node.id", known.get("broker.id", "")))
     except (CheckpointError, OSError, ValueError):
         return None
+
+
+def _here(log_dir: Path) -> Path:
+    """Return a log directory without the remote tier below it."""
+    local = log_dir.local() if isinstance(log_dir, RemotePath) else None
+    return log_dir if local is None else local
 
 
 def choose_replicas(
@@ -190,13 +196,12 @@ class LogDirs:
         replicated set those come first whose directories ``prefers`` takes.
         """
         places = list(paths)
-        self._has_nodes = any(isinstance(place, NodePlace) for place in places)
         self._are_of_one_node = are_of_one_node
         self._prefers = prefers
         self._avoided: dict[Path, float] = {}
         self.paths = [as_path(path) for path in places]
         self._nodes = {
-            as_path(place): place.node for place in places if isinstance(place, NodePlace)
+            as_path(place): node for place in places if (node := node_of(place)) is not None
         }
         # Listings and what follows from them are one value: threads may share this.
         self._seen: tuple[dict[Path, FolderListing], _Found] = ({}, {})
@@ -242,7 +247,7 @@ class LogDirs:
         """Whether the directories are those of the nodes of a replicated set, or some of them."""
         if self._are_of_one_node:
             return False
-        return self._has_nodes or any(
+        return bool(self._nodes) or any(
             names_nodes(path) for path in self.paths if not isinstance(path, RemotePath)
         )
 
@@ -270,11 +275,13 @@ class LogDirs:
     def _of_brokers(self, listed: Mapping[Path, FolderListing]) -> _Found | None:
         """Choose among the replicas of several brokers; None if these are no brokers' directories.
 
-        One broker may hold a partition once only.
+        One broker may hold a partition once only. What is of no broker has the partitions that
+        none of them has: a remote tier.
         """
         by_node: dict[int, list[Path]] = {}
         for path in listed:
             by_node.setdefault(self._nodes.get(path, -1), []).append(path)
+        others, _ = join_listings(listed[path] for path in by_node.pop(-1, ()))
         by_broker: dict[int, _Found] = {}
         for paths in by_node.values():
             found, twice = join_listings(listed[path] for path in paths)
@@ -285,9 +292,9 @@ class LogDirs:
                 by_broker[broker] = found
         now = system.monotonic()
         away = {folder for folder, until in self._avoided.items() if now < until}
-        chosen, told = choose_replicas(by_broker, find_cluster_view(self.paths), away)
+        chosen, told = choose_replicas(by_broker, find_cluster_view(map(_here, listed)), away)
         _say_chosen(", ".join(map(str, self.paths)), told)
-        return chosen
+        return dict(sorted({**others, **chosen}.items()))
 
     def _find_of_nodes(self) -> _Found | None:
         """Find the folders that count of a replicated set; None of any other set."""

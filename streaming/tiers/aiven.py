@@ -28,14 +28,13 @@ import functools
 import json
 from collections import OrderedDict
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import numpy as np
 import zstandard
 
 from kafkalog.errors import CorruptRecordError, LogDirectoryError, OptionError
-from kafkalog.files.regular import read_regular
+from kafkalog.files.storage import read_key_file
 from kafkalog.files.system import remembered, system
 from kafkalog.streaming.coordinator.message_schema import Field, MessageReader, string, struct_of
 from kafkalog.streaming.log.files import (
@@ -72,7 +71,6 @@ _IV_BYTES: Final = 12
 _TAG_BYTES: Final = 16
 _CACHE_BYTES: Final = 16 << 20
 _EPOCHS: Final = ".leader_epoch_checkpoint"
-_KEY_LIMIT: Final = 1 << 16
 
 _INDEXES: Final = {
     OFFSET_INDEX: "offset",
@@ -419,14 +417,7 @@ def _private_key(key_id: str, path: str) -> Any:  # noqa: ANN401 - of a library 
         from Crypto.PublicKey import RSA  # noqa: PLC0415
     except ImportError as error:
         raise OptionError(f"the segment is encrypted: {_INSTALL}") from error
-    try:
-        data = read_regular(Path(path), limit=_KEY_LIMIT)
-    except (OSError, LogDirectoryError) as error:
-        why = error.strerror if isinstance(error, OSError) else error
-        raise OptionError(
-            f"option 'remote.encryption.keys': the file of {key_id!r}, {path}, cannot be read: "
-            f"{why}; it must be there on each machine"
-        ) from None
+    data = read_key_file(key_id, path)
     try:
         private = RSA.import_key(data)
     except (ValueError, IndexError, TypeError):

@@ -77,11 +77,14 @@ class Piece(NamedTuple):
 
 
 class RemoteLogMetadata:
-    """Follows ``__remote_log_metadata`` in log directories: each look reads what is new."""
+    """Follows ``__remote_log_metadata`` in log directories: each look reads what is new.
+
+    Of several brokers' copies of a partition, the one that reaches furthest is read.
+    """
 
     def __init__(self, log_dirs: Sequence[Path]) -> None:
         self._log_dirs = log_dirs
-        self._read_to: dict[Path, int] = {}
+        self._read_to: dict[TopicPartition, int] = {}
         self.replay = RemoteLogReplay()
         self.exists = False
         """Whether the last look found the topic."""
@@ -93,16 +96,19 @@ class RemoteLogMetadata:
             CorruptRecordError: bytes that are no record of the topic, or no batch.
             LogDirectoryError: a directory cannot be listed.
         """
-        folders = dict(self._folders())
-        ends = {folder: _end_of(folder, key) for folder, key in folders.items()}
-        if any(ends.get(folder, 0) < end for folder, end in self._read_to.items()):
+        furthest: dict[TopicPartition, tuple[int, Path]] = {}
+        for folder, key in self._folders():
+            end = _end_of(folder, key)
+            if key not in furthest or end > furthest[key][0]:
+                furthest[key] = end, folder
+        if any(furthest.get(key, (0,))[0] < end for key, end in self._read_to.items()):
             self._read_to, self.replay = {}, RemoteLogReplay()  # another topic by now
-        self.exists = bool(folders)
-        for folder, key in folders.items():
-            if self._read_to.get(folder, -1) < ends[folder]:
-                for value in _values(folder, key, self._read_to.get(folder, 0), ends[folder]):
+        self.exists = bool(furthest)
+        for key, (end, folder) in furthest.items():
+            if self._read_to.get(key, -1) < end:
+                for value in _values(folder, key, self._read_to.get(key, 0), end):
                     self._feed(value, folder)
-                self._read_to[folder] = ends[folder]
+                self._read_to[key] = end
 
     def _folders(self) -> Iterator[tuple[Path, TopicPartition]]:
         for log_dir in self._log_dirs:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, Self
 from urllib.parse import unquote, urlsplit
 
 from kafkalog.errors import OptionError
-from kafkalog.files.storage import RemoteRoot, is_object_uri
+from kafkalog.files.storage import RemoteRoot, TieredRoot, is_object_uri
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -21,6 +21,7 @@ __all__ = [
     "as_path",
     "folder_in_both",
     "local_path",
+    "node_of",
     "refuse_among_logs",
     "split_paths",
 ]
@@ -77,6 +78,11 @@ class NodePlace(str):  # noqa: SLOT000 - a text has no room for slots
     def __getnewargs__(self) -> tuple[str, int, bool]:  # type: ignore[override]
         """Return what a copy in another process is made of."""
         return str(self), self.node, self.is_witness
+
+
+def node_of(place: object) -> int | None:
+    """Return which of several nodes a log directory belongs to; None of one node's."""
+    return place.node if isinstance(place, NodePlace | TieredRoot) else None
 
 
 def local_path(text: str) -> str:

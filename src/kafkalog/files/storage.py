@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from kafkalog.errors import OptionError
+from kafkalog.errors import LogDirectoryError, OptionError
+from kafkalog.files.regular import read_regular
 from kafkalog.files.system import system
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ __all__ = [
     "TierOptions",
     "TieredRoot",
     "is_object_uri",
+    "read_key_file",
     "with_secrets",
 ]
 
@@ -360,14 +362,36 @@ class TierOptions:
     """The file with the private key of each key id: paths alone, never a key."""
 
 
+_KEY_LIMIT: Final = 1 << 16
+
+
+def read_key_file(key_id: str, path: str) -> bytes:
+    """Read the file with the private key of a key id.
+
+    Raises:
+        OptionError: it cannot be read.
+    """
+    try:
+        return read_regular(Path(path), limit=_KEY_LIMIT)
+    except (OSError, LogDirectoryError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise OptionError(
+            f"option 'remote.encryption.keys': the file of {key_id!r}, {path}, cannot be read: "
+            f"{why}; it must be there on each machine"
+        ) from None
+
+
 class TieredRoot(RemoteRoot):
     """A log directory whose partitions go on in a remote tier.
 
     ``log_dir`` is None for the partitions of the tier that are in none of the ``log_dirs``, which
-    are all those of the broker.
+    are all those of the broker. Of copies of several brokers' directories, ``node`` says whose it
+    is, as :class:`~kafkalog.files.paths.NodePlace` does.
     """
 
-    __slots__ = ("log_dir", "log_dirs", "tier")
+    __slots__ = ("log_dir", "log_dirs", "node", "tier")
+
+    node: int | None
 
     log_dir: str | None
     log_dirs: tuple[str, ...]
@@ -378,6 +402,7 @@ class TieredRoot(RemoteRoot):
         """Put a tier below a log directory, or take what it has beside those."""
         made = cls(log_dir or str(tier.root), tier.root.options, tier.root.full_uri)
         made.log_dir, made.log_dirs, made.tier = log_dir, log_dirs, tier
+        made.node = getattr(log_dir, "node", None)
         return made
 
     @property

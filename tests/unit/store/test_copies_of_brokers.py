@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -15,11 +16,15 @@ from tests.support.cluster_records import (
     write_metadata,
 )
 from tests.support.logs import Row, batch_bytes, write_checkpoint, write_segment
+from tests.support.tiers import KafkaTier, write_log
+from tests.support.tiers import write_metadata as write_remote_metadata
 
 import kafkalog
 from kafkalog.checkpoints.broker import write_topic_id
 from kafkalog.errors import LogDirectoryError
+from kafkalog.model import TopicPartition
 from kafkalog.streaming.options.kinds import READABLE_PATHS
+from kafkalog.streaming.options.read_options import ReadOptions
 from kafkalog.streaming.store.log_dirs import LogDirs
 
 if TYPE_CHECKING:
@@ -123,3 +128,36 @@ def test_nobody_writes_to_copies_of_several_brokers(tmp_path: Path) -> None:
     with pytest.raises(LogDirectoryError, match="no commit state"):
         kafkalog.append(path, "t", rows, options={"allowBrokerDirectory": "true"})
     assert values(path) == [b"2-0", b"2-1", b"2-2"]
+
+
+@pytest.mark.parametrize("says", [True, False])
+def test_copies_of_brokers_go_on_in_the_tier_that_they_share(tmp_path: Path, says: bool) -> None:
+    path = brokers(tmp_path, LEADER_2)
+    tier = KafkaTier(tmp_path / "tier", topic_id=ID)
+    for number, starts in ((1, (0, 10, 20)), (2, (0, 10, 20, 30)), (3, (20,))):
+        log = tmp_path / f"b{number}"
+        shutil.rmtree(log / "t-0")
+        write_log(log, starts, 40, topic_id=ID)
+        write_checkpoint(log, "replication-offset-checkpoint", {"t-0": 40})
+        write_checkpoint(log, "log-start-offset-checkpoint", {"t-0": 0})
+    tier.move(tmp_path / "b2" / "t-0", [0, 10, 20, 30], says=says)
+    gone = KafkaTier(tier.root, topic="gone", topic_id=OTHER)
+    write_log(tmp_path / "elsewhere", [0, 10], 20, name="gone-0", topic_id=OTHER)
+    gone.move(tmp_path / "elsewhere" / "gone-0", [0, 10, 20])
+    for number in (1, 3):  # a copy that lags behind tells less
+        write_remote_metadata(tmp_path / f"b{number}", tier.records[:2])
+    write_remote_metadata(tmp_path / "b2", tier.records)
+    given = {"remote.path": str(tier.root), "fetchOffset.numRetries": "1"}
+    expected = [str(offset).encode() for offset in range(40)]
+    assert values(path, **given) == expected
+    for log_dir in ("b2", "b1"):  # the leader's replica has what is above; then who was in sync
+        places = ReadOptions.parse({"path": path, "subscribe": "t", **given}).paths
+        log_dirs = LogDirs(places)
+        found = log_dirs.partitions()
+        assert str(found[TopicPartition("t", 0)].log_dir) == str(tmp_path / log_dir)
+        shutil.move(tmp_path / log_dir / "t-0", tmp_path / f"away-{log_dir}")
+    shutil.move(tmp_path / "away-b2", tmp_path / "b2" / "t-0")
+    batch = next(kafkalog.tail(path, "t", options={"startingOffsets": "earliest", **given}))
+    assert batch.column("offset").to_pylist()[0] == 0
+    rows = kafkalog.read(path, "gone", options=given).read_all()
+    assert rows.column("offset").to_pylist() == list(range(20))

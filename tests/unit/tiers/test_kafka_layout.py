@@ -149,8 +149,18 @@ def test_another_topic_of_the_name_is_not_read(log: Path, tier: KafkaTier) -> No
         ({"remote.path": "/tier", "remote.layout": "other"}, "accepts one of kafka, aiven"),
         ({"remote.path": "/tier", "remote.encryption.keys": "/k"}, "accepts key ids with files"),
         ({"remote.path": "ftp:tier"}, "remote.path"),
-        ({"remote.path": "/tier", "path": "s3://bucket/log"}, "the log directories of one broker"),
-        ({"remote.path": "/tier", "path": "/a;/b"}, "the log directories of one broker"),
+        ({"remote.path": __file__}, "which is a file: name the folder"),
+        ({"remote.path": "/tier", "remote.encryption.keys": "a=/no/k"}, "the file of 'a', /no/k"),
+        (
+            {
+                "remote.path": "/tier",
+                "remote.layout": "kafka",
+                "remote.encryption.keys": f"a={__file__}",
+            },
+            "is for remote.layout=aiven",
+        ),
+        ({"remote.path": "/tier", "path": "s3://bucket/log"}, "the log directories of brokers"),
+        ({"remote.path": "/tier", "path": "/a;/b;witness:/c"}, "the log directories of brokers"),
         (
             {"remote.path": "/tier", "joinGroup": "true", "kafka.group.id": "g"},
             "cannot be used with joinGroup",

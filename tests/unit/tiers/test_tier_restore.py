@@ -15,7 +15,7 @@ import kafkalog
 from kafkalog.checkpoints.broker import LOG_START_OFFSET, read_leader_epochs, read_topic_id
 from kafkalog.checkpoints.state_file import load_state
 from kafkalog.errors import KafkaLogError
-from kafkalog.jobs.inspection.tiers import tiered_places
+from kafkalog.jobs.inspection.tiers import tiered_paths
 from kafkalog.jobs.restore import app
 from kafkalog.streaming.admin.tier_restore import RestoredTier, restore_from_tier
 
@@ -32,7 +32,7 @@ def log(tmp_path: Path) -> Path:
 
 
 def restored(tier: Path, target: Path, *topics: str, **how: object) -> RestoredTier:
-    return restore_from_tier(tiered_places([str(tier)], None, {}), str(target), topics, **how)
+    return restore_from_tier(tiered_paths([str(tier)], None, {}), str(target), topics, **how)
 
 
 def offsets(log: Path, **options: str) -> list[int]:

@@ -6,8 +6,8 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.support.logs import write_checkpoint
-from tests.support.tiers import AivenTier, KafkaTier, id_of, write_log, write_metadata
+from tests.support.logs import Row, batch_bytes, write_checkpoint, write_segment
+from tests.support.tiers import AivenTier, KafkaTier, Keys, id_of, write_log, write_metadata
 from typer.testing import CliRunner
 
 from kafkalog.checkpoints.broker import LOG_START_OFFSET
@@ -36,6 +36,11 @@ def log(tmp_path: Path) -> Path:
 @pytest.fixture
 def tier(tmp_path: Path) -> KafkaTier:
     return KafkaTier(tmp_path / "tier")
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory: pytest.TempPathFactory) -> Keys:
+    return Keys(tmp_path_factory.mktemp("keys"))
 
 
 def run(*words: object) -> Result:
@@ -133,8 +138,64 @@ def test_verify_of_a_tier_alone_checks_chunks(log: Path, tmp_path: Path) -> None
 
 def test_records_of_a_tier_are_shown_with_the_log_and_alone(log: Path, tier: KafkaTier) -> None:
     tier.move(log / "t-0", [0, 10, 20])
-    named = ("--set", f"remote.path={tier.root}")
-    whole = run("consume", log, "-t", "t", "--format", "%o ", *named)
-    assert whole.stdout.split() == [str(offset) for offset in range(40)], whole.stderr
-    alone = run("consume", tier.root, "--format", "%o ", *named)
+    for named in (("--set", f"remote.path={tier.root}"), ("--remote", tier.root)):
+        whole = run("consume", log, "-t", "t", "--format", "%o ", *named)
+        assert whole.stdout.split() == [str(offset) for offset in range(40)], whole.stderr
+        alone = run("consume", "--format", "%o ", *named, tier.root)
+        assert alone.stdout.split() == [str(offset) for offset in range(20)], alone.stderr
+    alone = run("consume", "--format", "%o ", "--remote", tier.root, "--remote-layout", "kafka")
     assert alone.stdout.split() == [str(offset) for offset in range(20)], alone.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "column", "whole", "alone"),
+    [
+        ("topic list", "partitions", [1, 1], [1]),
+        ("topic describe -t t", "start", [0], [0]),
+        ("topic offsets -t t", "end", [40], [20]),
+        ("topic stats -t t", "records", [40], [20]),
+        ("dump -t t", "baseOffset", [*range(0, 40, 2)], [*range(0, 20, 2)]),
+        ("dump -t t --records", "offset", [*range(40)], [*range(20)]),
+        ("find --text 7", "offset", [7, 17, 27, 37], [7, 17]),
+        ("get -t t --key k --as-of-offset 12", "offset", [11], [11]),
+    ],
+)
+def test_every_command_that_reads_takes_a_tier(
+    log: Path,
+    tmp_path: Path,
+    keys: Keys,
+    words: str,
+    column: str,
+    whole: list[int],
+    alone: list[int],
+) -> None:
+    for offset in range(0, 40, 10):
+        write_segment(
+            log / "t-0",
+            offset,
+            b"".join(
+                batch_bytes(n, [Row(str(m).encode(), key=b"k") for m in (n, n + 1)])
+                for n in range(offset, offset + 10, 2)
+            ),
+            index=True,
+        )
+    tier = AivenTier(tmp_path / "aiven", key=keys.public["one"], compression=True)
+    tier.move(log / "t-0", [0, 10, 20])
+    named = ("--remote", tier.root, "--remote-layout", "aiven", "--remote-keys", keys.option)
+    for places, expected in (([log], whole), ([], alone)):
+        result = run(*words.split(), *places, *named, "--json")
+        assert [row[column] for row in rows(result)] == expected, result.stderr
+
+
+def test_sql_asks_a_tier_too(log: Path, tier: KafkaTier) -> None:
+    tier.move(log / "t-0", [0, 10, 20])
+    for places, count in (([log], 40), ([], 20)):
+        result = run("sql", *places, "select count(*) n from t", "--remote", tier.root, "--json")
+        assert rows(result) == [{"n": count}], result.stderr
+
+
+def test_how_a_tier_is_read_is_refused_without_it(log: Path) -> None:
+    for words in (("--remote-layout", "kafka"), ("--remote-keys", "a=/k"), ("--set", "a=b")):
+        result = run("topic", "offsets", log, *words)
+        assert result.exit_code == 2
+        assert "go with --remote" in result.output or "goes with --remote" in result.output
