@@ -186,6 +186,8 @@ class RemoteLogReplay:
     _partitions: dict[tuple[str, int], _Partition] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
     """The name of each topic, by its id."""
+    count: int = 0
+    """Of the records so far."""
 
     def feed(self, value: bytes | None) -> None:
         """Take the next record's value; a tombstone says nothing.
@@ -193,6 +195,7 @@ class RemoteLogReplay:
         Raises:
             UnsupportedFormatError, CorruptRecordError: see :func:`decode_remote_log_record`.
         """
+        self.count += 1
         if value is None:
             return
         _, api_key, fields = decode_remote_log_record(value)

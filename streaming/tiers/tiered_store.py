@@ -142,6 +142,8 @@ class _Seen(NamedTuple):
     view: TierView
     at: float
     local_start: int | None
+    basis: object
+    """The records and leader epochs that told it; None if a listing did."""
 
 
 class Tier:
@@ -215,27 +217,34 @@ class Tier:
         with self._using:
             seen = self._seen.get((key, topic_id))
             if seen is None or seen.local_start != local_start or self._is_due(seen.at):
-                moved = seen is not None and seen.local_start != local_start
-                view = self._look(key, topic_id, lineage, at_once=moved)
-                if seen is not None and view.pieces == seen.view.pieces:
-                    view = seen.view
-                seen = _Seen(view, system.monotonic(), local_start)
+                self._look_at_records(at_once=seen is not None and seen.local_start != local_start)
+                view, basis = self._look(key, topic_id, lineage(), seen)
+                seen = _Seen(view, system.monotonic(), local_start, basis)
                 self._seen[key, topic_id] = seen
             return seen.view
 
     def _look(
-        self,
-        key: TopicPartition,
-        topic_id: str | None,
-        lineage: Callable[[], Lineage],
-        *,
-        at_once: bool,
-    ) -> TierView:
-        topic_id, segments = self.segments(key, topic_id, at_once=at_once)
-        return _view(topic_id, choose_segments(segments, lineage()))
+        self, key: TopicPartition, topic_id: str | None, lineage: Lineage, seen: _Seen | None
+    ) -> tuple[TierView, object]:
+        """Return what the tier has; the very same value as before where nothing has changed."""
+        basis = self._metadata.replay, self._metadata.replay.count, lineage
+        if seen is not None and seen.basis == basis:
+            return seen.view, basis
+        topic_id, segments = self.segments(key, topic_id)
+        pieces = choose_segments(segments, lineage)
+        by_records = bool(segments) and segments[0].end_offset is not None
+        told = basis if by_records and segments[0].folder else None
+        if seen is not None and tuple(pieces) == seen.view.pieces:
+            return seen.view, told
+        return _view(topic_id, pieces), told
+
+    def _look_at_records(self, *, at_once: bool = False) -> None:
+        if self.log_dirs and (at_once or self._is_due(self._metadata_at)):
+            self._metadata.look()
+            self._metadata_at = system.monotonic()
 
     def segments(
-        self, key: TopicPartition, topic_id: str | None, *, at_once: bool = False
+        self, key: TopicPartition, topic_id: str | None
     ) -> tuple[str | None, list[TierSegment]]:
         """Return all finished segments of a partition, and the id of its topic.
 
@@ -244,10 +253,8 @@ class Tier:
             CorruptRecordError: ``__remote_log_metadata`` cannot be read.
         """
         records = None
+        self._look_at_records()
         if self.log_dirs:
-            if at_once or self._is_due(self._metadata_at):
-                self._metadata.look()
-                self._metadata_at = system.monotonic()
             found = topic_id or self._metadata.replay.id_of(key.topic)
             if found is not None:
                 records = self._metadata.replay.of(found, key.partition)
@@ -304,7 +311,9 @@ class _Tiers:
 def tier_of(place: TieredRoot) -> Tier:
     """Return the tier of a place; a process has one for the same log directories."""
     key = (place.log_dirs, place.tier, place.options, place.full_uri)
-    return remembered(_Tiers).tiers.setdefault(key, Tier(place))
+    tiers = remembered(_Tiers).tiers
+    found = tiers.get(key)
+    return tiers.setdefault(key, Tier(place)) if found is None else found
 
 
 def open_tiers(place: TieredRoot) -> TieredPath:

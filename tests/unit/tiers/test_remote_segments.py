@@ -10,15 +10,21 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.support.logs import Row, batch_bytes, write_checkpoint, write_segment
+from tests.support.remote_records import segment_added, segment_updated
 from tests.support.tiers import TOPIC_ID, KafkaTier, id_of, write_log
 
 import kafkalog
 from kafkalog.checkpoints.broker import LOG_START_OFFSET
 from kafkalog.files.remote_store import RemoteStore
+from kafkalog.model import TopicPartition
+from kafkalog.streaming.coordinator.remote_log_metadata import RemoteLogReplay
 from kafkalog.streaming.options.read_options import ReadOptions
 from kafkalog.streaming.source.batch_plan import plan_batch
+from kafkalog.streaming.store.log_dirs import LogDirs
+from kafkalog.streaming.tiers import tiered_store
 from kafkalog.streaming.tiers.layouts import TierSegment
 from kafkalog.streaming.tiers.remote_segments import choose_segments, gaps_between
+from kafkalog.streaming.tiers.tiered_store import TieredPath
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -169,8 +175,6 @@ def write_many(root: Path, count: int, *, says: bool) -> tuple[Path, KafkaTier]:
         for suffix, data in ((".log", batch), (".index", b""), (".timeindex", b"")):
             (tier.folder / f"{start:020d}-{segment_id}{suffix}").write_bytes(data)
         if says:
-            from tests.support.remote_records import segment_added, segment_updated
-
             where = ("t", TOPIC_ID, 0, segment_id)
             records += [
                 segment_added(
@@ -184,11 +188,12 @@ def write_many(root: Path, count: int, *, says: bool) -> tuple[Path, KafkaTier]:
     return log, tier
 
 
+@pytest.mark.parametrize("count", [300, pytest.param(10_000, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("says", [True, False])
 def test_many_segments_are_planned_by_one_listing_or_one_look_at_the_records(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: bool, count: int
 ) -> None:
-    log, tier = write_many(tmp_path, 300, says=says)
+    log, tier = write_many(tmp_path, count, says=says)
     requests = Requests(monkeypatch)
     options = ReadOptions.parse(
         {
@@ -200,7 +205,7 @@ def test_many_segments_are_planned_by_one_listing_or_one_look_at_the_records(
         }
     )
     (split,) = plan_batch(options)
-    assert sum(piece.end_offset - piece.start_offset for piece in split.slices) == 602
+    assert sum(piece.end_offset - piece.start_offset for piece in split.slices) == 2 * count + 2
     folders = [key for key in requests.listings if key.endswith(TOPIC_ID)]
     assert len(folders) == (0 if says else 1)
     assert len(requests.listings) - len(folders) == 3  # which layout it is, and other partitions
@@ -223,6 +228,33 @@ def test_a_read_of_some_offsets_opens_the_segments_that_have_them(
     assert rows["offset"].to_pylist() == [101, 102, 103, 104]
     opened = {key.rpartition("/")[2][:20] for key in requests.opened}
     assert opened <= {f"{start:020d}" for start in (100, 102, 104)}
+
+
+def test_each_record_of_the_brokers_is_read_once_and_segments_are_chosen_anew_after_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, tier = write_many(tmp_path, 100, says=True)
+    fed: list[object] = []
+    taken: list[int] = []
+    feed, choose = RemoteLogReplay.feed, choose_segments
+    monkeypatch.setattr(RemoteLogReplay, "feed", lambda *a: fed.append(a[1]) or feed(*a))
+    monkeypatch.setattr(
+        tiered_store, "choose_segments", lambda *a: taken.append(len(a[0])) or choose(*a)
+    )
+    given = {"path": str(log), "remote.path": str(tier.root), "storage.listInterval": "0"}
+    places = ReadOptions.parse({**given, "subscribe": "t"}).paths
+    folder = LogDirs(places).partitions()[TopicPartition("t", 0)].path
+    assert isinstance(folder, TieredPath)
+    for _ in range(5):
+        assert folder.view().end == 200
+    assert (len(fed), taken) == (200, [100])
+    where = ("t", TOPIC_ID, 0, id_of("more"))
+    more = [segment_added(*where, (200, 201), size=1), segment_updated(*where)]
+    with (log / "__remote_log_metadata-0" / f"{0:020d}.log").open("ab") as file:
+        file.write(batch_bytes(200, [Row(value) for value in more]))
+    for _ in range(5):
+        assert folder.view().end == 202
+    assert (len(fed), taken) == (202, [100, 101])
 
 
 def test_a_read_from_a_time_on_opens_no_segment_that_its_broker_knows_to_be_older(
