@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 
 __all__ = [
+    "NO_TIER",
     "DryRun",
     "End",
     "Format",
@@ -157,6 +158,12 @@ class Tier:
         """What is read where no log directory is named."""
         return [self.settings["remote.path"]] if self.is_given else []
 
+    def source_options(self, paths: list[str]) -> dict[str, str]:
+        """Return the options of the source that name log directories and what lies below them."""
+        from kafkalog.jobs.inspection.log_dirs import source_options  # noqa: PLC0415
+
+        return source_options(self.below(paths))
+
     def below(self, paths: list[str]) -> list[str]:
         """Return log directories with the tier below them.
 
@@ -168,6 +175,9 @@ class Tier:
         from kafkalog.jobs.inspection.tiers import tiered_paths  # noqa: PLC0415 - few need it
 
         return tiered_paths(paths, self.settings["remote.path"], self.settings)
+
+
+NO_TIER: Final = Tier()
 
 
 def with_tier(act: Callable[..., None]) -> Callable[..., None]:

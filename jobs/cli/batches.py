@@ -58,8 +58,7 @@ def verify(
         bool, typer.Option("--all", "-v", help="Print sound segments too.")
     ] = False,
     as_json: Json = False,
-    *,
-    tier: given.Tier,
+    tier: given.Tier = given.NO_TIER,
 ) -> None:
     """Check every batch of every segment, and the indexes; changes nothing."""
     with one_line_errors():
@@ -189,8 +188,7 @@ def dump(  # noqa: PLR0917 - what the command line offers
     isolation: READ_ISOLATION = Isolation.UNCOMMITTED,
     settings: SETTINGS = None,
     as_json: Json = False,
-    *,
-    tier: given.Tier,
+    tier: given.Tier = given.NO_TIER,
 ) -> None:
     """Show headers of record batches, records with --records, or what is in a single file."""
     words = given.Words(
@@ -199,8 +197,7 @@ def dump(  # noqa: PLR0917 - what the command line offers
     output = _Output(template, parquet, follow, is_hex, as_json, count is not None)
     with one_line_errors():
         options = reading_options(isolation, settings)
-        told = (records, is_hex, group, output.is_for_records, words.are_for_records)
-        is_for_records = any(told)
+        is_for_records = any((records, is_hex, group, output.is_for_records, words.are_for_records))
         if (topic := topic or _topic_of_folder(paths)) is None:
             file = _only_file(paths, is_for_records=is_for_records)
             _dump_file(file, words, count, as_json=as_json)
@@ -341,8 +338,7 @@ def consume(  # noqa: PLR0917 - what the command line offers
     isolation: READ_ISOLATION = Isolation.UNCOMMITTED,
     settings: SETTINGS = None,
     as_json: Json = False,
-    *,
-    tier: given.Tier,
+    tier: given.Tier = given.NO_TIER,
 ) -> None:
     """Show records of topics: those that are there, or with --follow those that come too."""
     with one_line_errors():

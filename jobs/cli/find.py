@@ -72,8 +72,7 @@ def find(  # noqa: PLR0917 - what the command line offers
     isolation: READ_ISOLATION = Isolation.UNCOMMITTED,
     settings: SETTINGS = None,
     as_json: Json = False,
-    *,
-    tier: given.Tier,
+    tier: given.Tier = given.NO_TIER,
 ) -> None:
     """Look for records by key or text in all partitions; ends with 1 if there is none."""
     words = given.Words(
@@ -86,12 +85,10 @@ def find(  # noqa: PLR0917 - what the command line offers
             raise OptionError("say what to look for: --key, --regex, --text or --header")
         if template is not None and as_json:
             raise OptionError("give one of --format and --json, not both")
-        from kafkalog.jobs.inspection.log_dirs import source_options  # noqa: PLC0415
         from kafkalog.jobs.inspection.records import RecordReader  # noqa: PLC0415
 
-        there = tier.below(paths)
-        options = {**source_options(there), **reading_options(isolation, settings)}
-        topics = split_names(topic) if topic else _all_topics(there)
+        options = {**tier.source_options(paths), **reading_options(isolation, settings)}
+        topics = split_names(topic) if topic else _all_topics(tier.below(paths))
         reader = RecordReader.of(options, topics, words.wanted(options["path"], search))
         found = _show(reader, count, template, is_hex=is_hex, as_json=as_json)
     end_if_nothing(found, f"no such record is in {listed(topics)}")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from kafkalog.jobs.cli.arguments import (
+    NO_TIER,
     DryRun,
     Json,
     Paths,
@@ -280,8 +281,7 @@ def lag(  # noqa: PLR0917 - what the command line offers
     every: Every = 2.0,
     metrics_format: MetricsFormat = None,  # noqa: ARG001 - the class of all commands reads it
     as_json: Json = False,
-    *,
-    tier: Tier,
+    tier: Tier = NO_TIER,
 ) -> None:
     """Show how far groups and queries are behind: in offsets, in bytes, and in time."""
     with one_line_errors():
@@ -318,8 +318,7 @@ def serve_metrics(
     topic: TopicName = None,
     host: Host = "127.0.0.1",
     port: Port = 9308,
-    *,
-    tier: Tier,
+    tier: Tier = NO_TIER,
 ) -> None:
     """Serve metrics of a log to Prometheus, until Ctrl-C: lag, sizes, ages, writers, disks."""
     with one_line_errors():

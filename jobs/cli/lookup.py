@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kafkalog.errors import OptionError
-from kafkalog.jobs.cli.arguments import Json, Paths, Tier, Topic, data_of, with_tier
+from kafkalog.jobs.cli.arguments import NO_TIER, Json, Paths, Tier, Topic, data_of, with_tier
 from kafkalog.jobs.cli.output import end_if_nothing, one_line_errors, print_found
 from kafkalog.jobs.process.arguments import (
     READ_ISOLATION,
@@ -175,19 +175,17 @@ def get(  # noqa: PLR0917 - what the command line offers
     settings: SETTINGS = None,
     as_json: Json = False,
     stats: Stats = False,
-    *,
-    tier: Tier,
+    tier: Tier = NO_TIER,
 ) -> None:
     """Show the newest record of a key, or of several; ends with 1 if there is none."""
     with one_line_errors():
-        from kafkalog.jobs.inspection.log_dirs import source_options  # noqa: PLC0415
         from kafkalog.streaming.lookup.lookup import AsOf  # noqa: PLC0415
 
         time = None
         if as_of_timestamp is not None:
             time = point_in_time("--as-of-timestamp", as_of_timestamp)
         rows = find_rows(
-            {**source_options(tier.below(paths)), **reading_options(isolation, settings)},
+            {**tier.source_options(paths), **reading_options(isolation, settings)},
             topic,
             Sought(key, prefix, low, high, is_hex=is_hex),
             partition=partition,

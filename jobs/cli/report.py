@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from kafkalog.jobs.cli.arguments import (
+    NO_TIER,
     Json,
     Paths,
     Tier,
@@ -57,8 +58,7 @@ def plot(
     png: Png = None,
     settings: SETTINGS = None,
     as_json: Json = False,
-    *,
-    tier: Tier,
+    tier: Tier = NO_TIER,
 ) -> None:
     """Show records and bytes over time, ages of segments, sizes of batches, and compression."""
     with one_line_errors():

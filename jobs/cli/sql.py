@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from kafkalog.jobs.cli.arguments import Json, Tier, with_tier
+from kafkalog.jobs.cli.arguments import NO_TIER, Json, Tier, with_tier
 from kafkalog.jobs.cli.output import one_line_errors, print_rows, standard_input
 from kafkalog.jobs.inspection.units import for_people
 from kafkalog.jobs.process.arguments import (
@@ -54,8 +54,7 @@ def sql(
     settings: SETTINGS = None,
     files: Files = None,
     as_json: Json = False,
-    *,
-    tier: Tier,
+    tier: Tier = NO_TIER,
 ) -> None:
     """Ask in SQL (DuckDB's): topics are tables. Without a query, a prompt."""
     with one_line_errors():

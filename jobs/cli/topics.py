@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from kafkalog.jobs.cli.arguments import (
+    NO_TIER,
     DryRun,
     Json,
     Paths,
@@ -44,7 +45,7 @@ __all__ = ["alter", "create", "delete", "describe", "offsets", "stats", "tiers",
 
 
 @with_tier
-def topics(paths: Paths, as_json: Json = False, *, tier: Tier) -> None:
+def topics(paths: Paths, as_json: Json = False, tier: Tier = NO_TIER) -> None:
     """List topics with their ids, partitions and sizes."""
     with one_line_errors():
         from kafkalog.jobs.inspection.topics import list_topics  # noqa: PLC0415
@@ -56,7 +57,9 @@ def topics(paths: Paths, as_json: Json = False, *, tier: Tier) -> None:
 
 
 @with_tier
-def describe(paths: Paths, topic: TopicName = None, as_json: Json = False, *, tier: Tier) -> None:
+def describe(
+    paths: Paths, topic: TopicName = None, as_json: Json = False, tier: Tier = NO_TIER
+) -> None:
     """Show partitions: where they lie, their offsets, segments, sizes and settings."""
     with one_line_errors():
         from kafkalog.jobs.inspection.topics import describe_partitions  # noqa: PLC0415
@@ -66,7 +69,9 @@ def describe(paths: Paths, topic: TopicName = None, as_json: Json = False, *, ti
 
 
 @with_tier
-def offsets(paths: Paths, topic: TopicName = None, as_json: Json = False, *, tier: Tier) -> None:
+def offsets(
+    paths: Paths, topic: TopicName = None, as_json: Json = False, tier: Tier = NO_TIER
+) -> None:
     """Show the first and the committed end offset of each partition."""
     with one_line_errors():
         from kafkalog.jobs.inspection.topics import list_offsets  # noqa: PLC0415
@@ -82,8 +87,7 @@ def tiers(
     topic: TopicName = None,
     settings: SETTINGS = None,  # noqa: ARG001 - they are the tier's
     as_json: Json = False,
-    *,
-    tier: Tier,
+    tier: Tier = NO_TIER,
 ) -> None:
     """Show what lies in a remote tier, and in log directories: segments, orphans, gaps."""
     with one_line_errors():
@@ -305,8 +309,7 @@ def stats(
     topic: TopicName = None,
     settings: SETTINGS = None,
     as_json: Json = False,
-    *,
-    tier: Tier,
+    tier: Tier = NO_TIER,
 ) -> None:
     """Count records, batches and bytes of each partition; when, by whom, how compressed."""
     with one_line_errors(), progress_bar() as told:

@@ -190,7 +190,7 @@ class AivenTier:
             path = folder / f"{base:020d}{suffix}"
             data = path.read_bytes() if path.exists() else b""
             if name != "transaction" or data:
-                data = data if cipher is None else cipher.encrypted(data)
+                data = cipher.encrypted(data) if cipher is not None and data else data
                 places[name] = {"position": len(indexes), "size": len(data)}
                 indexes += data
             else:

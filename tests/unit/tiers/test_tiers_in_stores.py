@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import json
+import tarfile
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 from tests.support.logs import write_checkpoint
@@ -11,11 +14,10 @@ from tests.support.tiers import AivenTier, KafkaTier, pinterest_tier, write_log,
 
 import kafkalog
 from kafkalog.checkpoints.broker import LOG_START_OFFSET
-from kafkalog.errors import LogDirectoryError
+from kafkalog.errors import KafkaLogError, LogDirectoryError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 
 @pytest.fixture(scope="module")
@@ -88,6 +90,120 @@ def test_a_read_of_some_offsets_fetches_their_segment_alone(
     assert {request.path.rpartition("/")[2][:20] for request in asked} == {f"{10:020d}"}
     assert len(server.requests) - len(asked) <= 4
     assert 0 < server.fetched(".log") < 1000
+
+
+# ----------------------------------------------------------------------------------------------
+# Written by Aiven's plugin itself, on a broker of 4.1; `interop/test_tiered_broker` runs it. The
+# prefix of its names is ``of/a-cluster/``, which custom metadata tell, too.
+
+
+class Written(NamedTuple):
+    """Files of a broker with Aiven's plugin, and what a stock consumer has read."""
+
+    folder: Path
+    rows: dict[str, list[list[object]]]
+
+    def options(self, place: object) -> dict[str, str]:
+        given = {"remote.path": str(place), "storage.listInterval": "0"}
+        if (self.folder / "one.pem").exists():
+            given["remote.encryption.keys"] = f"one={self.folder}/one.pem"
+        return given
+
+    def object(self, suffix: str) -> Path:
+        return sorted(self.folder.glob(f"tier/of/a-cluster/*/0/*{suffix}"))[0]
+
+
+def written(kind: str, folder: Path) -> Written:
+    with tarfile.open(Path(__file__).parents[2] / "data" / "aiven" / f"{kind}.tar.xz") as archive:
+        archive.extractall(folder, filter="data")
+    return Written(folder, json.loads((folder / "expected.json").read_text()))
+
+
+def rows_of(path: object, **options: str) -> list[list[object]]:
+    found = kafkalog.read(str(path), "sent", options=options).read_all().to_pylist()
+    return [
+        [
+            row["offset"],
+            int(row["timestamp"].timestamp() * 1000 + 0.5),
+            row["key"] and row["key"].decode(),
+            row["value"].decode(),
+        ]
+        for row in found
+    ]
+
+
+@pytest.mark.parametrize("bucket", [False, True], ids=["files", "bucket"])
+@pytest.mark.parametrize("kind", ["plain", "zstd", "encrypted"])
+def test_what_aivens_plugin_itself_has_written_is_what_a_consumer_read(
+    server: ObjectStore, tmp_path: Path, kind: str, bucket: bool
+) -> None:
+    server.reset()
+    of = written(kind, tmp_path)
+    place, given = f"{tmp_path}/tier/of/a-cluster", {}
+    if bucket:
+        server.upload(tmp_path / "tier", f"real-{kind}")
+        place, given = server.uri(f"real-{kind}/of/a-cluster"), server.options
+    given |= of.options(place)
+    uploaded = 57
+    for isolation, rows in of.rows.items():
+        level = {"kafka.isolation.level": isolation}
+        assert rows_of(tmp_path / "log", **given, **level) == rows
+        here = {"startingOffsets": '{"sent":{"0":14}}', "endingOffsets": '{"sent":{"0":40}}'}
+        some = rows_of(tmp_path / "log", **given, **level, **here)
+        assert some == [row for row in rows if 14 <= row[0] < 40]
+        assert rows_of(place, **given, **level) == [row for row in rows if row[0] < uploaded]
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-20])
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+DAMAGE = {
+    "a chunk that is cut off": (".log", cut, r"from byte \d+ to \d+"),
+    "a chunk that is damaged": (".log", flip, r"from byte \d+ to \d+ does not decrypt"),
+    "a manifest that is cut off": (".rsm-manifest", cut, "is no JSON"),
+    "a log that is gone": (".log", Path.unlink, "is not there, and the records of its broker"),
+    "a manifest that is gone": (".rsm-manifest", Path.unlink, r"Path does not exist .*manifest"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGE)
+def test_damage_in_a_bucket_names_the_object_and_the_range(
+    server: ObjectStore, tmp_path: Path, name: str
+) -> None:
+    server.reset()
+    of = written("encrypted", tmp_path)
+    suffix, damage, reason = DAMAGE[name]
+    path = of.object(suffix)
+    damage(path)
+    prefix = f"damaged-{list(DAMAGE).index(name)}"
+    server.upload(tmp_path / "tier", prefix)
+    given = {**server.options, **of.options(server.uri(f"{prefix}/of/a-cluster"))}
+    given |= {"storage.tries": "1", "fetchOffset.numRetries": "1"}
+    given["kafka.isolation.level"] = "read_committed"
+    with pytest.raises(KafkaLogError, match=reason) as error:
+        rows_of(tmp_path / "log", **given)
+    assert path.stem in str(error.value)
+    assert "PRIVATE" not in str(error.value)
+
+
+def test_a_damaged_index_is_said_and_the_log_read_in_its_place(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    of = written("encrypted", tmp_path)
+    path = of.object(".indexes")
+    cut(path)
+    given = {**of.options(tmp_path / "tier/of/a-cluster"), "storage.tries": "1"}
+    given["kafka.isolation.level"] = "read_committed"
+    assert rows_of(tmp_path / "log", **given) == of.rows["read_committed"]
+    said = [each.message for each in caplog.records if "not used" in each.message]
+    assert any(path.name in text and "bytes 160 to 222" in text for text in said)
 
 
 # ----------------------------------------------------------------------------------------------
