@@ -110,7 +110,7 @@ class Written(NamedTuple):
         return given
 
     def object(self, suffix: str) -> Path:
-        return sorted(self.folder.glob(f"tier/of/a-cluster/*/0/*{suffix}"))[0]
+        return min(self.folder.glob(f"tier/of/a-cluster/*/0/*{suffix}"))
 
 
 def written(kind: str, folder: Path) -> Written:
