@@ -17,9 +17,11 @@ base offset, number of records, largest timestamp, and leader epoch. Offset and 
 themselves are void: they lie outside the checksum, and readers put them in. ``""`` names the commit
 object itself, and positions count from the first inline byte.
 
-A run that a task has put alone into its object has a 1 behind that: it may become a segment. A
-sealed segment is an extent of its own object, with the sizes of its indexes behind that, and every
-so many of their entries (base64), so that a search asks for few bytes of them::
+A run that a task has put alone into its object has a 1 behind that: it may become a segment. A run
+whose rows keep their offsets has a 2, both have a 3: offsets count there, and there may be holes
+between batches, and before the extent. A sealed segment is an extent of its own object, with the
+sizes of its indexes behind that, and every so many of their entries (base64), so that a search asks
+for few bytes of them::
 
     {"extents":"<topic id>","partition":0,"of":[["logs/<topic id>/t-0/<base>-<number>-<id>",0,
         1073741824,0,65536,1700000000,0,[524280,786420,0,"AAAA…","AAAA…"]]]}
@@ -223,7 +225,8 @@ class Extent(NamedTuple):
     """A range of complete record batches of one partition in an object.
 
     ``alone``: a task has put this run alone into the object. ``sealed``: it is a segment, in which
-    offsets and epochs count; compaction may have taken records out.
+    offsets and epochs count; compaction may have taken records out. ``has_offsets``: its batches
+    keep their offsets, and ``records`` counts the holes between them, too.
     """
 
     object: str
@@ -235,6 +238,7 @@ class Extent(NamedTuple):
     leader_epoch: int
     alone: bool = False
     sealed: SealedIndexes | None = None
+    has_offsets: bool = False
 
     @property
     def end_offset(self) -> int:
@@ -452,7 +456,8 @@ def find_range(extents: Sequence[Extent], start: int, end: int) -> tuple[int, in
 
 def _check_adjacent(extents: Sequence[Extent], start: int, end: int) -> None:
     for extent in extents:
-        if extent.base_offset != start:
+        may_leave_hole = extent.has_offsets or extent.sealed is not None
+        if extent.base_offset != start and not (may_leave_hole and extent.base_offset > start):
             raise ValueError(f"an extent begins at {extent.base_offset}, expected {start}")
         start = extent.end_offset
     if start != end:
@@ -529,7 +534,8 @@ def _row(extent: Extent) -> list[object]:
         *sizes, offsets, times = extent.sealed
         entries = [base64.b64encode(each).decode() for each in (offsets, times)]
         return [*extent[:7], [*sizes, *entries]]
-    return [*extent[:7], 1] if extent.alone else [*extent[:7]]
+    flags = extent.alone * _ALONE + extent.has_offsets * _HAS_OFFSETS
+    return [*extent[:7], flags] if flags else [*extent[:7]]
 
 
 def _clean_lines(clean: Mapping[ExtentKey, int]) -> list[JsonObject]:
@@ -759,9 +765,9 @@ def _extents(given: Iterable[object]) -> Iterator[Extent]:
         if name:
             _object_name(text(name))
         sealed = _indexes(rest[0]) if rest and isinstance(rest[0], list) else None
-        if (sealed is not None) != name.startswith("logs/") or (
-            rest and not sealed and rest != [1]
-        ):
+        flags = rest[0] if rest and sealed is None else 0
+        is_odd = type(flags) is not int or not bool(rest and sealed is None) <= flags < _NO_FLAG
+        if is_odd or (sealed is not None) != name.startswith("logs/"):
             raise ValueError(f"{rest!r:.100} of an extent in {name!r:.100}")
         least = 0 if sealed else _SMALLEST_BATCH
         if natural(size) < least or natural(position) + size >= 1 << 63:
@@ -772,11 +778,14 @@ def _extents(given: Iterable[object]) -> Iterator[Extent]:
             raise ValueError(f"the timestamp {timestamp!r:.100}")
         if natural(epoch) >= 1 << 31:
             raise ValueError(f"the leader epoch {epoch}")
-        alone = bool(rest) and sealed is None
-        yield Extent(name, position, size, base, records, timestamp, epoch, alone, sealed)
+        kinds = bool(flags & _ALONE), sealed, bool(flags & _HAS_OFFSETS)
+        yield Extent(name, position, size, base, records, timestamp, epoch, *kinds)
 
 
 _PLAIN: Final = 7
+_ALONE: Final = 1
+_HAS_OFFSETS: Final = 2
+_NO_FLAG: Final = 4
 
 
 def _indexes(given: list[object]) -> SealedIndexes:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from kafkalog.checkpoints.query_checkpoint import QueryCheckpoint, last_batch
 from kafkalog.errors import OptionError, TargetMismatchError
 from kafkalog.files.paths import folder_in_both, refuse_among_logs, split_paths
+from kafkalog.files.storage import RemoteRoot
 from kafkalog.jobs.pipelines.continuation import (
     HeldTopic,
     TargetState,
@@ -33,8 +34,10 @@ from kafkalog.jobs.pipelines.copied_logs import (
     SourceLogs,
     copied_batch,
     first_cut,
+    paths_of_target,
     put_checkpoint_aside,
     state_of_target,
+    storage_options,
     topics_of_target,
     without_held_rows,
 )
@@ -97,11 +100,13 @@ class Mirror:
 
     Args:
         source: the log directory to read, or several with commas between them; also remote ones.
-        target: the log directory to write, or several with commas between them; made if missing.
+        target: the log directory to write, or several with commas between them; or a log in an
+            object store. Made if missing.
         topics: which topics.
         pattern: a regular expression of their names, in place of ``topics``.
         checkpoint: the query's own folder, on a file system that is mounted here.
-        options: of the source, such as ``maxOffsetsPerTrigger``.
+        options: of the source, such as ``maxOffsetsPerTrigger``; how a store is reached counts for
+            the target, too.
         from_target: put the checkpoint aside, and continue where the copy ends.
         rebuild: put the checkpoint aside, and delete the topics of the copy first.
     """
@@ -135,7 +140,7 @@ class Mirror:
             raise OptionError("--from-target keeps the copy, --rebuild deletes it: one of them")
         if len(split_paths(self.checkpoint)) != 1:
             raise OptionError(f"--checkpoint is {self.checkpoint!r}, expected one folder")
-        into = WriteOptions.parse({"path": self.target, **KEEPS})
+        into = self._writing
         parsed = self.reading()
         parsed.refuse_for_streaming()
         chosen = Subscription.of(parsed)
@@ -143,7 +148,8 @@ class Mirror:
         if (both := folder_in_both(into.paths, local)) is not None:
             raise OptionError(f"{both} is in FROM and in TO: a log is no copy of itself")
         for path in into.paths:
-            check_no_broker_lived(Path(path), SetPolicy())
+            if not isinstance(path, RemoteRoot):
+                check_no_broker_lived(Path(path), SetPolicy())
         refuse_among_logs("--checkpoint", self.checkpoint, [*into.paths, *local])
         check_folders({"TO": into.paths, "--checkpoint": self.checkpoint})
         if self._is_new or self.rebuild:
@@ -159,9 +165,9 @@ class Mirror:
             return []
         aside = put_checkpoint_aside(self._folder)
         said = [] if aside is None else [f"the checkpoint was put aside as {aside}"]
-        known = topics_of_target(self.target)
+        known = topics_of_target(self._place)
         for topic in sorted(self._facts().keys() & known.keys() if self.rebuild else ()):
-            delete(split_paths(self.target), topic)
+            delete(self._paths, topic)
             said.append(f"{topic}: deleted in TO, to be copied again")
         return said
 
@@ -252,7 +258,8 @@ class Mirror:
         if planned is None:
             return
         left = without_held_rows(rows, planned.ranges, planned.first)
-        writer = left.write.format("kafkalog").mode("append").options(**KEEPS)
+        keeps = {**KEEPS, **storage_options(self.options)}
+        writer = left.write.format("kafkalog").mode("append").options(**keeps)
         writer.option("copiedFrom", planned.copied.to_json()).save(self.target)
 
     def lacks_partitions(self) -> bool:
@@ -302,12 +309,26 @@ class Mirror:
         return FactsOfLogs(parsed.paths, topics).look(ends)
 
     def _in_target(self) -> Mapping[TopicPartition, int]:
-        paths = self._paths_of_target
+        paths = self._existing_paths
         return LogEndTracker(paths).look().offsets if paths else {}
 
     @property
-    def _paths_of_target(self) -> list[str]:
-        return [path for path in split_paths(self.target) if Path(path).is_dir()]
+    def _writing(self) -> WriteOptions:
+        return WriteOptions.parse({"path": self.target, **KEEPS, **storage_options(self.options)})
+
+    @property
+    def _place(self) -> str:
+        """The target: of a log in an object store, with how that is reached."""
+        place = self._writing.paths[0]
+        return place if isinstance(place, RemoteRoot) else self.target
+
+    @property
+    def _paths(self) -> list[str]:
+        return paths_of_target(self._place)
+
+    @property
+    def _existing_paths(self) -> list[str]:
+        return paths_of_target(self._place, existing=True)
 
     @cached_property
     def _logs(self) -> SourceLogs:
@@ -326,7 +347,7 @@ class Mirror:
 
     def _noted(self, topics: Iterable[str]) -> TargetState:
         """Return what the commit state of the copy says of topics."""
-        known = topics_of_target(self.target)
+        known = topics_of_target(self._place)
         return state_of_target(known, _READER, {topic: topic for topic in topics})
 
     def _held(
@@ -337,7 +358,7 @@ class Mirror:
         Raises:
             TargetMismatchError: somebody else has written to a log, or cut it; or it is missing.
         """
-        held, known = dict(noted.topics), topics_of_target(self.target)
+        held, known = dict(noted.topics), topics_of_target(self._place)
         for key, end in noted.ends.items():
             now = there.get(key, 0)
             self._refuse_written_after_cut(key, now, known[key.topic])
@@ -357,7 +378,7 @@ class Mirror:
         now = topic.partitions[key.partition]
         if now.leader_epoch <= copied.copy_epoch:
             return
-        where = LogDirs(self._paths_of_target).partitions().get(key)
+        where = LogDirs(self._existing_paths).partitions().get(key)
         at = None if where is None else first_cut(where, now, copied.copy_epoch)
         if at is not None and at < min(end, copied.offset):
             raise TargetMismatchError(
@@ -414,7 +435,7 @@ class Mirror:
         first_offsets(held, planned, self._ways, is_changed_id=self._logs.is_changed_id)
 
     def _prepare(self, topic: str, facts: TopicFacts, present: Mapping[int, int]) -> list[str]:
-        paths, count = split_paths(self.target), facts.partition_count
+        paths, count = self._paths, facts.partition_count
         if not present:
             given = facts.settings or {}
             known = {n: text for n, text in understood(given).items() if n != REMOTE_STORAGE}
@@ -435,8 +456,9 @@ class Mirror:
         held: TargetState,
     ) -> None:
         """Refuse a topic that holds offsets of which nothing tells that they are a copy."""
-        watch = LogEndTracker(self._paths_of_target, lambda key: key.topic in topics)
-        for key in sorted(watch.look().offsets) if self._paths_of_target else ():
+        paths = self._existing_paths
+        watch = LogEndTracker(paths, lambda key: key.topic in topics)
+        for key in sorted(watch.look().offsets) if paths else ():
             start, end = watch.log_start(key), there[key]
             if end > start and held.end_of(key) is None:
                 raise TargetMismatchError(
@@ -462,4 +484,4 @@ class Mirror:
             if ends.get(key := TopicPartition(topic, number), -1) == held.end_of(key)
         }
         if starts:
-            delete_records(split_paths(self.target), starts, heeds_policy=False)
+            delete_records(self._paths, starts, heeds_policy=False)

@@ -30,6 +30,7 @@ from rich.console import Console
 
 from kafkalog.errors import OptionError
 from kafkalog.jobs.archiving import DELTA_FORMAT
+from kafkalog.jobs.pipelines.copied_logs import storage_options
 from kafkalog.jobs.pipelines.restore_plan import Until, check_target
 from kafkalog.jobs.process.arguments import (
     LOG,
@@ -141,6 +142,7 @@ def main(
     if _restore_tier(from_tiers, path, topic, *given):
         return
     check_input(table)
+    options = pairs(settings)
     restore = Restore(
         table=table,
         log=path,
@@ -153,8 +155,9 @@ def main(
         partitions=partitions,
         config=given_settings(config),
         table_format=table_format,
+        options=options,
     )
-    check_target(path, restore.topics, restore.config, restore.until)
+    check_target(path, restore.topics, restore.config, restore.until, options)
     _run(restore)
 
 
@@ -172,8 +175,11 @@ def _restore_tier(
         whether a tier is named.
     """
     if tier is None:
-        if cluster_metadata or settings:
-            raise OptionError("--cluster-metadata and --set go with --from-tiers")
+        if cluster_metadata or storage_options(settings) != settings:
+            raise OptionError(
+                "--cluster-metadata and --set go with --from-tiers; of a table, --set says how the "
+                "store of LOG is reached (storage.…)"
+            )
         return False
     from kafkalog.jobs.inspection.tiers import tiered_paths  # noqa: PLC0415 - few need it
     from kafkalog.streaming.admin.tier_restore import restore_from_tier  # noqa: PLC0415

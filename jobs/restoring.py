@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as sf
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from kafkalog.errors import OptionError
-from kafkalog.files.paths import split_paths
+from kafkalog.files.storage import RemoteRoot
 from kafkalog.jobs.archiving import DELTA_FORMAT
+from kafkalog.jobs.pipelines.copied_logs import paths_of_target
 from kafkalog.jobs.pipelines.delta_tables import DeltaTable
 from kafkalog.jobs.pipelines.inputs import with_header_lists
 from kafkalog.jobs.pipelines.restore_plan import NO_END, Progress, Seen, TopicPlan, Until
@@ -26,6 +28,7 @@ from kafkalog.streaming.coordinator.group_replay import (
 )
 from kafkalog.streaming.groups.position_topics import is_of_earlier_topic
 from kafkalog.streaming.sink.group_writer import GroupWriter
+from kafkalog.streaming.sink.write_options import WriteOptions
 from kafkalog.streaming.store.ends.tracker import LogEndTracker
 
 if TYPE_CHECKING:
@@ -149,7 +152,8 @@ class Restore:
 
     Args:
         table: the table's folder.
-        log: the log directory, or several with commas between them; made if missing.
+        log: the log directory, or several with commas between them; or a log in an object store.
+            Made if missing.
         topics: which topics. A table without a column ``topic`` has one topic.
         until: where to end.
         keys: only records with these keys; None for all.
@@ -160,6 +164,7 @@ class Restore:
         partitions: how many a topic has, where the table does not tell.
         config: settings of topics, by Kafka's names, where the table does not tell.
         table_format: ``delta``, ``parquet``, or another one that Spark reads.
+        options: how the store of the log is reached, by the sink's names.
     """
 
     table: str
@@ -173,6 +178,13 @@ class Restore:
     partitions: int | None = None
     config: Mapping[str, str]
     table_format: str = DELTA_FORMAT
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    @cached_property
+    def place(self) -> str:
+        """The log: in an object store, with how that is reached."""
+        place = WriteOptions.parse({"path": self.log, **self.options}).paths[0]
+        return place if isinstance(place, RemoteRoot) else self.log
 
     @property
     def name(self) -> str:
@@ -191,7 +203,7 @@ class Restore:
         seen = _seen(rows, {*self.topics, OFFSETS_TOPIC}, self.until.time_ms)
         plans, said = self.restore_topics(rows, facts, seen)
         archived = rows if seen[OFFSETS_TOPIC] else None
-        groups = restore_groups(archived, split_paths(self.log), plans)
+        groups = restore_groups(archived, paths_of_target(self.place), plans)
         return [*said[:-1], *groups, said[-1]]
 
     def restore_topics(
@@ -230,8 +242,9 @@ class Restore:
     def _restore(self, rows: DataFrame, plan: TopicPlan, said: list[str]) -> int:
         """Restore one topic, or the rest of it; return how many records it has."""
         version = plan.version(self._choice)
-        paths, topic = split_paths(self.log), plan.topic
-        progress = plan.progress(self.log, version)
+        log, topic = self.place, plan.topic
+        paths = paths_of_target(log)
+        progress = plan.progress(log, version)
         if progress is None:
             starts = {number: bounds.start for number, bounds in enumerate(plan.bounds)}
             create(
@@ -245,16 +258,16 @@ class Restore:
             said.append(f"{topic}: its records were restored before")
         else:
             self._write(rows, plan, version)
-        bounds = plan.bounds_now(self.log)
+        bounds = plan.bounds_now(log)
         since = [f"{topic}-{n} up to {it.end}" for n, it in bounds.items() if it != plan.bounds[n]]
         if since:
             said.append(f"{topic}: somebody else has appended to it since: {listed(since)}")
         set_bounds(paths, {TopicPartition(topic, number): it for number, it in bounds.items()})
-        if settings := plan.unset(self.log):
+        if settings := plan.unset(log):
             alter(paths, topic, config=settings)
             limits = " ".join(f"{name}={text}" for name, text in sorted(settings.items()))
             said.append(f"{topic}: has {limits}: who writes or serves it deletes what has expired")
-        return plan.written(self.log, version)
+        return plan.written(log, version)
 
     def _write(self, rows: DataFrame, plan: TopicPlan, version: str) -> None:
         starts, ends = (_by_partition(numbers) for numbers in zip(*plan.bounds, strict=True))
@@ -264,7 +277,8 @@ class Restore:
         rows = with_header_lists(_in_order(chosen, plan))
         writer = rows.write.format("kafkalog").mode("append")
         identity = {"txnAppId": version, "txnVersion": "0"}
-        writer.options(topic=plan.topic, preserveOffsets="true", **identity).save(self.log)
+        given = {**self.options, **identity}
+        writer.options(topic=plan.topic, preserveOffsets="true", **given).save(self.log)
 
     @property
     def _choice(self) -> str:

@@ -329,6 +329,7 @@ def _commit(
         conditions.append(condition)
     options = plan.options
     copied = None if options.copied_from is None else CopiedBatch.from_json(options.copied_from)
+    ends = copied.ends if copied is not None and options.preserve_ends else None
     if plan.bucket is not None:
         from kafkalog.streaming.commit.bucket_commit import commit_batch  # noqa: PLC0415
 
@@ -339,6 +340,7 @@ def _commit(
             staged.runs,
             conditions=conditions,
             attached_records=attached_records,
+            ends=ends,
             copied=copied,
         )
     kept = remembered(AppenderCache)
@@ -348,7 +350,7 @@ def _commit(
         appenders=kept,
         conditions=conditions,
         attached_records=attached_records,
-        ends=copied.ends if copied is not None and options.preserve_ends else None,
+        ends=ends,
         copied=copied,
     )
     return committer.commit_or_abort(staged.runs)

@@ -21,7 +21,7 @@ from kafkalog.checkpoints.commit_state import BatchChecksum, SourcePosition
 from kafkalog.checkpoints.committed import load_committed
 from kafkalog.files.objects import open_objects
 from kafkalog.files.paths import split_paths
-from kafkalog.files.storage import STORE
+from kafkalog.files.storage import STORE, RemoteRoot
 from kafkalog.files.system import system
 from kafkalog.jobs.pipelines.continuation import HeldTopic, PlannedBatch, TargetState
 from kafkalog.streaming.commit.preserved_offsets import (
@@ -52,8 +52,10 @@ __all__ = [
     "SourceLogs",
     "copied_batch",
     "first_cut",
+    "paths_of_target",
     "put_checkpoint_aside",
     "state_of_target",
+    "storage_options",
     "topics_of_target",
     "without_held_rows",
 ]
@@ -121,6 +123,22 @@ class SourceLogs:
         if key not in ends or self._watch.reaches(key, end):
             return start, end
         return start, max(min(end, ends[key]), start or 0)
+
+
+def storage_options(options: Mapping[str, str]) -> dict[str, str]:
+    """Return those of some options that say how a store is reached."""
+    return {name: text for name, text in options.items() if name.lower().startswith("storage.")}
+
+
+def paths_of_target(target: str, *, existing: bool = False) -> list[str]:
+    """Return the log directories that a text names, or the log in an object store that it is.
+
+    ``existing``: only what is there. A log in a store is a RemoteRoot, with how it is reached.
+    """
+    if (root := bucket_of([target])) is not None:
+        is_there = not existing or open_objects(root).get(STORE) is not None
+        return [RemoteRoot.parse(target) if type(target) is str else target] if is_there else []
+    return [path for path in split_paths(target) if not existing or Path(path).is_dir()]
 
 
 def topics_of_target(path: str | Sequence[str]) -> dict[str, TopicState]:

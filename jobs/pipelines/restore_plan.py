@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from kafkalog.checkpoints.broker import read_leader_epochs
 from kafkalog.errors import LogDirectoryError, OptionError, RowError
-from kafkalog.files.paths import split_paths
-from kafkalog.jobs.pipelines.copied_logs import first_cut, topics_of_target
+from kafkalog.files.storage import RemoteRoot
+from kafkalog.jobs.pipelines.copied_logs import first_cut, paths_of_target, topics_of_target
 from kafkalog.jobs.process.arguments import point_in_time
 from kafkalog.jobs.process.output_paths import check_folders
 from kafkalog.model import MAX_OFFSET, TopicPartition
@@ -181,7 +181,7 @@ class TopicPlan:
                 original gave to others; or a log was cut since.
         """
         known = _known(log, self.topic)
-        folders = LogDirs(split_paths(log)).partitions() if known is not None else {}
+        folders = LogDirs(paths_of_target(log)).partitions() if known is not None else {}
         found = {}
         for number, (start, end) in enumerate(self.bounds):
             now = known.partitions[number].log_end if known is not None else end
@@ -281,7 +281,11 @@ def _count(
 
 
 def check_target(
-    log: str, topics: Collection[str], config: Mapping[str, str], until: Until = NO_END
+    log: str,
+    topics: Collection[str],
+    config: Mapping[str, str],
+    until: Until = NO_END,
+    options: Mapping[str, str] | None = None,
 ) -> None:
     """Refuse what can be refused before the table is read.
 
@@ -295,9 +299,10 @@ def check_target(
         if key.topic not in topics:
             raise OptionError(f"--until names {key}, and topic {key.topic!r} is not restored")
     for topic in topics:
-        paths = WriteOptions.parse({"path": log, "topic": topic}).paths
+        paths = WriteOptions.parse({"path": log, "topic": topic, **(options or {})}).paths
         for path in paths:
-            check_no_broker_lived(Path(path), SetPolicy())
+            if not isinstance(path, RemoteRoot):
+                check_no_broker_lived(Path(path), SetPolicy())
         try:
             check_writable(topic, allow_internal=None)
         except RowError:
@@ -306,7 +311,7 @@ def check_target(
                 "that they are in"
             ) from None
         check_folders({"LOG": paths})
-        known = _known(log, topic)
+        known = _known(paths[0] if isinstance(paths[0], RemoteRoot) else log, topic)
         if known is not None and not any(name.startswith("restore ") for name in known.versions):
             _refuse_records(log, known)
 

@@ -24,7 +24,7 @@ from kafkalog.streaming.admin.groups import forget_positions
 from kafkalog.streaming.admin.old_segments import opened_after_broker
 from kafkalog.streaming.admin.retention import delete_records
 from kafkalog.streaming.commit.append import CommitPlan
-from kafkalog.streaming.commit.bucket_commit import TopicChange, change_topics
+from kafkalog.streaming.commit.bucket_commit import TopicChange, change_topics, commit_batch
 from kafkalog.streaming.commit.committer import Committer
 from kafkalog.streaming.commit.preserved_offsets import CopiedEnd
 from kafkalog.streaming.log.segments import LogSegments
@@ -516,7 +516,7 @@ def set_bounds(
     deleted, of compacted topics too.
 
     Args:
-        paths: all log directories of the set.
+        paths: all log directories of the set; or the URI of a log in an object store.
         bounds: where each log is to start and to end.
         allows_broker: whether to do so though a broker had the directories last.
         wait_ms: how long to wait for a writer of ours.
@@ -528,9 +528,11 @@ def set_bounds(
         KafkaLogError: a log, or the set, is not as it should be.
     """
     _check(bounds)
-    directories = existing(paths)
-    check_written(directories)
-    refuse_nodes(directories, "a copy with the bounds of its original")
+    root = bucket_of(paths)
+    directories = existing(paths) if root is None else []
+    if root is None:
+        check_written(directories)
+        refuse_nodes(directories, "a copy with the bounds of its original")
     plan = CommitPlan(
         directories=tuple(directories),
         planned_ms=system.time_ns() // 1_000_000,
@@ -538,7 +540,10 @@ def set_bounds(
         topics=TopicPolicy(allows_internal=True),
     )
     ends = {key: CopiedEnd(each.end) for key, each in bounds.items()}
-    Committer(plan, BatchIdentity(_WRITER, 0), ends=ends).commit_or_abort([])
+    if root is None:
+        Committer(plan, BatchIdentity(_WRITER, 0), ends=ends).commit_or_abort([])
+    else:
+        commit_batch(root, plan, BatchIdentity(_WRITER, 0), [], ends=ends)
     starts = {key: each.start for key, each in bounds.items()}
     delete_records(paths, starts, heeds_policy=False, allows_broker=allows_broker, wait_ms=wait_ms)
 

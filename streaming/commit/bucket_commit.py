@@ -17,6 +17,12 @@ from kafkalog.files.system import system
 from kafkalog.model import TopicPartition, partition_directory_name
 from kafkalog.streaming.commit.attached_records import encode_attached
 from kafkalog.streaming.commit.committer import Outcome, warn_many_writers, warn_unknown_query
+from kafkalog.streaming.commit.preserved_offsets import (
+    batch_to_end,
+    check_room,
+    check_there,
+    in_offset_order,
+)
 from kafkalog.streaming.commit.staging.in_objects import run_in_object
 from kafkalog.streaming.commit.states import still_known
 from kafkalog.streaming.commit.versions import note_versions, with_new_topics
@@ -26,13 +32,13 @@ from kafkalog.streaming.store.identity import BatchIdentity, Verdict, judge, rem
 from kafkalog.streaming.store.topics import Topic
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from kafkalog.checkpoints.bucket_state import BucketState
     from kafkalog.checkpoints.commit_state import CommitState, WriterState
     from kafkalog.streaming.commit.append import CommitPlan
     from kafkalog.streaming.commit.attached_records import AttachedRecords
-    from kafkalog.streaming.commit.preserved_offsets import CopiedBatch
+    from kafkalog.streaming.commit.preserved_offsets import CopiedBatch, CopiedEnd
     from kafkalog.streaming.commit.staging.staged_run import StagedRun
     from kafkalog.streaming.objects.bucket_log import BucketLog
     from kafkalog.streaming.objects.bucket_store import BucketRoot
@@ -47,6 +53,7 @@ __all__ = [
 ]
 
 _LEAST_REMEMBERED_MS: Final = 30 * 86_400_000
+_MAX_RELATIVE_OFFSET: Final = 2**31 - 1
 
 
 def commit_batch(
@@ -57,6 +64,7 @@ def commit_batch(
     *,
     conditions: Sequence[StateCondition] = (),
     attached_records: Sequence[AttachedRecords] = (),
+    ends: Mapping[TopicPartition, CopiedEnd] | None = None,
     copied: CopiedBatch | None = None,
 ) -> Outcome:
     """Commit a batch of staged runs; one that is committed already is skipped.
@@ -68,30 +76,34 @@ def commit_batch(
         runs: what tasks have staged.
         conditions: what must hold of the state that the batch follows.
         attached_records: records of internal topics that are committed with it.
+        ends: where logs are to end after it, which may be above their last record.
         copied: what it copies, of a batch that does.
 
     Raises:
         UnknownOutcomeError: the store did not tell whether it is committed.
         BatchIdentityError, FencedWriterError: it is neither the next batch nor the last one again.
         CommitError: nothing of it is committed.
+        RowError: nor of rows that are to keep offsets below the end of a log, or that overlap.
     """
     if copied is not None:
         copied.check_source()
         conditions = [*conditions, copied.check_target]
     with root.writing() as log:
         asked_ms = root.options.delete_delay_ms or 0
-        attached = _Attached(root, log, conditions, attached_records)
+        attached = _Attached(root, log, conditions, attached_records, ends or {})
         batch = _Batch(plan, identity, _within_limit(log, runs), attached, copied, asked_ms)
         committed = log.commit(batch.propose)
         if committed is None:
             return Outcome(False, log.state.number, {})
     warn_unknown_query(identity, batch.known_writers, batch.known_topics)
     warn_many_writers(identity, batch.known_writers, batch.known_topics)
-    return Outcome(True, committed.number, _ends_of(committed, runs))
+    written = {run.topic_partition for run in runs}.union(ends or ())
+    return Outcome(True, committed.number, _ends_of(committed, written))
 
 
-def _ends_of(committed: BucketCommit, runs: Sequence[StagedRun]) -> dict[TopicPartition, int]:
-    written = {run.topic_partition for run in runs}
+def _ends_of(
+    committed: BucketCommit, written: Collection[TopicPartition]
+) -> dict[TopicPartition, int]:
     return {
         key: partition.log_end
         for topic in committed.topics.values()
@@ -138,11 +150,13 @@ class _Attached:
         log: BucketLog,
         conditions: Sequence[StateCondition],
         records: Sequence[AttachedRecords],
+        ends: Mapping[TopicPartition, CopiedEnd],
     ) -> None:
         self._root = root
         self._log = log
         self._conditions = conditions
         self._records = records
+        self._ends = ends
         self._stored: tuple[object, Sequence[StagedRun]] | None = None
         self.settings: dict[str, Mapping[str, str]] = {}
         """Of the topics that the records go to."""
@@ -156,14 +170,16 @@ class _Attached:
 
     def runs(self, state: BucketState, runs: Sequence[StagedRun]) -> Sequence[StagedRun]:
         """Return runs and the records behind them, in an object where a commit has no room."""
-        if not self._records:
+        if not self._records and not self._ends:
             return runs
         topics = [self._topic(each, state) for each in self._records]
-        given = [(topic.topic_id, topic.partitions, topic.settings) for topic in topics], runs
+        ends = list(_batches_to_ends(self._ends, state, runs))
+        told = [(topic.topic_id, topic.partitions, topic.settings) for topic in topics]
+        given = told, [(run.topic_key, run.first_offset) for run in ends], runs
         if self._stored is None or self._stored[0] != given:
             pairs = zip(self._records, topics, strict=True)
             own = [self._run(each, topic) for each, topic in pairs]
-            self._stored = given, _within_limit(self._log, [*runs, *own])
+            self._stored = given, _within_limit(self._log, [*runs, *own, *ends])
         return self._stored[1]
 
     def _topic(self, attached: AttachedRecords, state: BucketState) -> Topic:
@@ -180,6 +196,43 @@ class _Attached:
         key = TopicPartition(attached.topic, attached.partition_of(topic.partitions))
         run = run_in_object(key, encode_attached(attached, topic))
         return replace(run, partitions=topic.partitions, topic_key=topic.known_key)
+
+
+def _batches_to_ends(
+    ends: Mapping[TopicPartition, CopiedEnd], state: BucketState, runs: Sequence[StagedRun]
+) -> Iterator[StagedRun]:
+    """Yield the batches without records that logs need after some runs to end where they should."""
+    ids = {topic.name: key for key, topic in state.topics.items()}
+    by_partition = _by_partition(runs)
+    for key, wanted in ends.items():
+        topic_id = ids.get(key.topic)
+        partitions = {} if topic_id is None else state.topics[topic_id].partitions
+        exists = topic_id is not None
+        topic = Topic(key.topic, len(partitions), {}, exists=exists, topic_id=topic_id)
+        check_there(key, topic, has_folder=key.partition in partitions)
+        log_end = partitions[key.partition].log_end
+        own = _ordered(key, by_partition.get(key, ()), log_end)
+        batch = batch_to_end(key, wanted, own, log_end)
+        if batch is not None:
+            run = run_in_object(key, [batch])
+            yield replace(run, partitions=topic.partitions, topic_key=topic.known_key)
+
+
+def _by_partition(runs: Sequence[StagedRun]) -> dict[TopicPartition, list[StagedRun]]:
+    found: dict[TopicPartition, list[StagedRun]] = {}
+    for run in runs:
+        found.setdefault(run.topic_partition, []).append(run)
+    return found
+
+
+def _ordered(
+    key: TopicPartition, runs: Sequence[StagedRun], log_end_offset: int
+) -> Sequence[StagedRun]:
+    """Return runs in the order of the offsets that they keep, or as they were given."""
+    if not any(run.first_offset >= 0 for run in runs):
+        check_room(key, runs, log_end_offset)
+        return runs
+    return in_offset_order(key, runs, log_end_offset)
 
 
 def change_topics(
@@ -389,21 +442,22 @@ class _Batch:
         keys = {topic.name: key for key, topic in state.topics.items()}
         topics: dict[str, TopicState] = {}
         extents: dict[tuple[str, int], list[Extent]] = {}
-        for run in runs:
-            name, number = run.topic_partition
-            _check_not_deleted(run, keys.get(name))
+        for where, own in _by_partition(runs).items():
+            name, number = where
+            for run in own:
+                _check_not_deleted(run, keys.get(name))
             key = keys.get(name) or self.new_ids.setdefault(name, new_topic_id())
-            if key not in topics:
-                topics[key] = self._changed(state.topics.get(key), run)
-            partitions: dict[int, PartitionState] = dict(topics[key].partitions)
             known = state.topics.get(key)
-            before = partitions.get(number) or (
-                known.partitions[number] if known is not None else PartitionState(0, 0, 0, 0)
-            )
-            extent = _extent_of(run, before)
-            partitions[number] = before.ended_at(extent.end_offset, before.leader_epoch)
+            if key not in topics:
+                topics[key] = self._changed(known, own[0])
+            ordered = _ordered(where, own, known.partitions[number].log_end if known else 0)
+            first = max(ordered[0].first_offset, 0)  # a new log begins where its rows do
+            start = known.partitions[number] if known else PartitionState(first, first, first, 0)
+            found = list(_extents_of(ordered, start, is_empty=(key, number) not in state.extents))
+            ended = start.ended_at(found[-1].end_offset, start.leader_epoch)
+            partitions = {**topics[key].partitions, number: ended}
             topics[key] = replace(topics[key], partitions=partitions)
-            extents.setdefault((key, number), []).append(extent)
+            extents[key, number] = found
         return topics, extents
 
     def _changed(self, known: TopicState | None, run: StagedRun) -> TopicState:
@@ -435,14 +489,44 @@ def _check_not_deleted(run: StagedRun, now: str | None) -> None:
         )
 
 
-def _extent_of(run: StagedRun, before: PartitionState) -> Extent:
-    return Extent(
-        run.file,
-        run.position,
-        run.size,
-        before.log_end,
-        run.span,
-        run.max_timestamp,
-        max(before.leader_epoch, 0),
-        run.whole_file,
-    )
+def _extents_of(
+    runs: Sequence[StagedRun], before: PartitionState, *, is_empty: bool
+) -> Iterator[Extent]:
+    """Yield the extents of runs, the first one behind the end of a log, which has none if empty."""
+    end, epoch = before.log_end, max(before.leader_epoch, 0)
+    for slot, run in enumerate(runs):
+        place = run.file, run.position, run.size
+        whole = Extent(*place, end, run.span, run.max_timestamp, epoch, run.whole_file)
+        if run.first_offset < 0:
+            yield whole
+            end = whole.end_offset
+        else:
+            first = end if is_empty and not slot else None
+            yield from _extents_with_offsets(run, whole, first)
+            end = run.last_offset + 1
+
+
+def _extents_with_offsets(run: StagedRun, whole: Extent, first: int | None) -> Iterator[Extent]:
+    """Yield the extents of a run that keeps its offsets; several only where holes are very large.
+
+    One begins at its first offset, as a segment would that is rolled for it; at ``first`` where
+    the segment is there already. None has more offsets than a segment may have.
+    """
+    table = run.table(whole.base_offset, whole.leader_epoch)
+    row = 0
+    while row < len(table):
+        base = int(table.base_offset[row])
+        if first is not None and not row and table.last_offset[0] - first <= _MAX_RELATIVE_OFFSET:
+            base = first
+        last = int(table.last_offset.searchsorted(base + _MAX_RELATIVE_OFFSET, side="right"))
+        some = slice(row, last)
+        yield whole._replace(
+            position=int(table.position[row]),
+            size=int(table.size[some].sum()),
+            base_offset=base,
+            records=int(table.last_offset[last - 1]) + 1 - base,
+            max_timestamp=int(table.max_timestamp[some].max()),
+            alone=whole.alone and last - row == len(table),
+            has_offsets=True,
+        )
+        row = last

@@ -40,6 +40,7 @@ __all__ = [
     "CopiedPartition",
     "CopiedTopic",
     "StagedEnds",
+    "batch_to_end",
     "check_room",
     "check_there",
     "divergence_at",
@@ -183,23 +184,9 @@ class StagedEnds:
                 can be staged.
         """
         wanted = self._ends.get(key)
-        if wanted is None:
-            return
-        if wanted.begin is not None and log_end != wanted.begin:
-            raise CommitError(
-                f"{key}: the copy ends at offset {log_end}, and what is to be appended begins at "
-                f"{wanted.begin}: somebody else has written to it, or it was restored. Nothing was "
-                "written. Make a new copy, with a new checkpoint, and let nobody else write to it"
-            )
-        reached = runs[-1].last_offset + 1 if runs else log_end
-        if reached > wanted.end:
-            raise CommitError(
-                f"{key}: the copy reaches up to offset {reached}, beyond its original, which ends "
-                f"at {wanted.end}: somebody else has written to it. Nothing was written"
-            )
-        if reached < wanted.end:
-            home = Home(None, config.segment_bytes)
-            self._staging.add(key, [_without_records(wanted.end - 1)], home)
+        batch = None if wanted is None else batch_to_end(key, wanted, runs, log_end)
+        if batch is not None:
+            self._staging.add(key, [batch], Home(None, config.segment_bytes))
 
     def finish(self) -> dict[TopicPartition, StagedRun]:
         """Close the new staged files and return the runs in them.
@@ -212,6 +199,31 @@ class StagedEnds:
     def discard(self) -> None:
         """Remove the new staged files."""
         self._staging.discard()
+
+
+def batch_to_end(
+    key: TopicPartition, wanted: CopiedEnd, runs: Sequence[StagedRun], log_end: int
+) -> EncodedBatch | None:
+    """Return the batch without records that a log needs after ``runs``, which keep their offsets.
+
+    None: it ends where it should. ``log_end`` is where it ends now.
+
+    Raises:
+        CommitError: it does not end where it should, or the rows go beyond the end.
+    """
+    if wanted.begin is not None and log_end != wanted.begin:
+        raise CommitError(
+            f"{key}: the copy ends at offset {log_end}, and what is to be appended begins at "
+            f"{wanted.begin}: somebody else has written to it, or it was restored. Nothing was "
+            "written. Make a new copy, with a new checkpoint, and let nobody else write to it"
+        )
+    reached = runs[-1].last_offset + 1 if runs else log_end
+    if reached > wanted.end:
+        raise CommitError(
+            f"{key}: the copy reaches up to offset {reached}, beyond its original, which ends "
+            f"at {wanted.end}: somebody else has written to it. Nothing was written"
+        )
+    return _without_records(wanted.end - 1) if reached < wanted.end else None
 
 
 def _without_records(offset: int) -> EncodedBatch:

@@ -662,7 +662,7 @@ def _store_of(place: RemoteRoot) -> BucketStore:
 
 
 def number_batches(stored: bytes, extent: Extent, name: str) -> bytes:
-    """Return the batches of an extent with their offsets and leader epoch.
+    """Return the batches of an extent with their offsets, or those that they keep, and their epoch.
 
     Raises:
         CorruptRecordError: they are not as many records, or not whole batches.
@@ -675,6 +675,11 @@ def number_batches(stored: bytes, extent: Extent, name: str) -> bytes:
         delta = int.from_bytes(data[position + 23 : position + 27], "big")
         if size < HEADER_SIZE:
             break
+        if extent.has_offsets:
+            kept = int.from_bytes(data[position : position + 8], "big")
+            if kept < offset:
+                break
+            offset = kept
         data[position : position + 8] = offset.to_bytes(8, "big")
         data[position + 12 : position + 16] = epoch
         position, offset = position + size, offset + delta + 1

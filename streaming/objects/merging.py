@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from kafkalog.files.objects import Objects
     from kafkalog.streaming.log.append.growth import SegmentAppend
     from kafkalog.streaming.objects.bucket_store import BucketRoot
+    from kafkalog.streaming.records.batch import BatchTable
 
 __all__ = [
     "ExtentReader",
@@ -328,7 +329,11 @@ def _stays(extent: Extent) -> bool:
 
 
 def _continues(stretch: Sequence[Extent], extent: Extent) -> bool:
-    return not stretch or stretch[-1].leader_epoch == extent.leader_epoch
+    if not stretch:
+        return True
+    last = stretch[-1]
+    is_alike = (last.leader_epoch, last.has_offsets) == (extent.leader_epoch, extent.has_offsets)
+    return is_alike and extent.end_offset - stretch[0].base_offset <= _MAX_RELATIVE_OFFSET
 
 
 def _chosen(stretch: list[Extent], young: int) -> list[list[Extent]]:
@@ -377,6 +382,7 @@ def _joined(extents: Sequence[Extent], name: str, position: int) -> Extent:
         extents[-1].end_offset - first.base_offset,
         max(extent.max_timestamp for extent in extents),
         first.leader_epoch,
+        has_offsets=first.has_offsets,
     )
 
 
@@ -512,35 +518,31 @@ class _SegmentStream:
                 continue
             self._segment = planning.sealed[0]
             size = sum(part.size for part in self._segment.parts if part.run == run)
-            self._end_offset = extent.base_offset
+            self._end_offset = self.taken[-1].end_offset if self.taken else extent.base_offset
             if size:
-                self._cut(extent, table.max_timestamp, table.end_position, table.last_offset, size)
+                self._cut(extent, table, size)
                 yield data[:size]
             return
         raise _NotFilledError
 
-    def _cut(
-        self,
-        extent: Extent,
-        times: np.ndarray[tuple[int], np.dtype[np.int64]],
-        ends: np.ndarray[tuple[int], np.dtype[np.int64]],
-        offsets: np.ndarray[tuple[int], np.dtype[np.int64]],
-        size: int,
-    ) -> None:
+    def _cut(self, extent: Extent, table: BatchTable, size: int) -> None:
         """Take the first batches of an extent; the others stay where they are."""
-        rows = int(np.searchsorted(ends, size, side="right"))
-        self._end_offset = int(offsets[rows - 1]) + 1
-        self._max_timestamp = max(self._max_timestamp, int(times[:rows].max()))
+        rows = int(np.searchsorted(table.end_position, size, side="right"))
+        self._end_offset = int(table.last_offset[rows - 1]) + 1
+        self._max_timestamp = max(self._max_timestamp, int(table.max_timestamp[:rows].max()))
         self.taken.append(extent)
+        if rows == len(table):
+            return
+        base = int(table.base_offset[rows])
         rest = extent._replace(
             position=extent.position + size,
             size=extent.size - size,
-            base_offset=self._end_offset,
-            records=extent.end_offset - self._end_offset,
-            max_timestamp=int(times[rows:].max()) if rows < len(times) else -1,
+            base_offset=base,
+            records=extent.end_offset - base,
+            max_timestamp=int(table.max_timestamp[rows:].max()),
             alone=False,
         )
-        self._rest = [rest] if rest.size else []
+        self._rest = [rest]
 
     def indexes(self) -> Iterator[tuple[str, bytes]]:
         """Yield its indexes, as a local log has them."""

@@ -423,7 +423,6 @@ class WriteOptions(ReplicaOptions):
         for name, value, known in (
             ("message.format", self.message_format or "v2", "v2"),
             ("flush", self.flush, "commit"),
-            ("preserveOffsets", self.preserve_offsets, False),
             ("replication.factor", self.replication_factor or 1, 1),
             ("kafka.group.id", self.group and self.group_id, None),
         ):
@@ -493,8 +492,6 @@ class WriteOptions(ReplicaOptions):
 
 
 _WHY: Final = {
-    "preserveOffsets": ": it gives offsets itself, so neither mirror nor restore write there; "
-    "replay plays topics into it, with new ones",
     "kafka.group.id": ": source and sink of a query in a group meet in local files",
 }
 """Why a log in an object store does not take an option."""

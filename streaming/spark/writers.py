@@ -198,8 +198,9 @@ class LogStreamWriter(StreamArrowWriter):
         )
         digest = (checkpoint and checkpoint.digest(batchId)) or self._digest_of(outputs)
         identity = replace(first.identity, digest=digest)
+        ends = _ends(checkpoint, batchId) if self._plan.options.preserve_ends else None
         if self._plan.bucket is not None:
-            _commit_in_bucket(self._plan, identity, outputs, checkpoint)
+            _commit_in_bucket(self._plan, identity, outputs, checkpoint, ends)
             return
         conditions, attached_records = self._attach(outputs, checkpoint, batchId)
         committer = Committer(
@@ -209,7 +210,7 @@ class LogStreamWriter(StreamArrowWriter):
             appenders=remembered(AppenderCache),
             conditions=conditions,
             attached_records=attached_records,
-            ends=_ends(checkpoint, batchId) if self._plan.options.preserve_ends else None,
+            ends=ends,
         )
         outcome = committer.commit(_runs(outputs))
         if self._plan.planned is not None and not outcome.appended:
@@ -277,10 +278,10 @@ class LogBatchWriter(DataSourceArrowWriter):
         outputs, given = _outputs(messages), self._plan.options
         identity = with_digests(self._identity, outputs, given.topic)
         copied = None if given.copied_from is None else CopiedBatch.from_json(given.copied_from)
-        if self._plan.bucket is not None:
-            _commit_in_bucket(self._plan, identity, outputs, copied=copied)
-            return
         ends = copied.ends if copied is not None and given.preserve_ends else None
+        if self._plan.bucket is not None:
+            _commit_in_bucket(self._plan, identity, outputs, ends=ends, copied=copied)
+            return
         committer = Committer(self._plan.commit_plan, identity, ends=ends, copied=copied)
         committer.commit(_runs(outputs))
         if ends is None:  # else it is a copy: who makes it moves its starts
@@ -341,6 +342,7 @@ def _commit_in_bucket(
     identity: BatchIdentity,
     outputs: Sequence[TaskOutput],
     checkpoint: QueryCheckpoint | None = None,
+    ends: Mapping[TopicPartition, CopiedEnd] | None = None,
     copied: CopiedBatch | None = None,
 ) -> None:
     from kafkalog.streaming.commit.bucket_commit import commit_batch  # noqa: PLC0415
@@ -348,7 +350,8 @@ def _commit_in_bucket(
     assert plan.bucket is not None  # noqa: S101 - who calls it has looked
     if checkpoint is not None:
         checkpoint.sync(identity.batch_id)
-    commit_batch(plan.bucket, plan.commit_plan, identity, _runs(outputs), copied=copied)
+    runs = _runs(outputs)
+    commit_batch(plan.bucket, plan.commit_plan, identity, runs, ends=ends, copied=copied)
     freeze_planner()
 
 

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,14 +25,18 @@ from tests.support.spark import limited, small_session
 from tests.support.tiers import AivenTier, Keys, write_log
 
 import kafkalog
-from kafkalog.errors import OptionError
+from kafkalog.errors import LogDirectoryError, OptionError, TargetMismatchError
 from kafkalog.jobs.mirroring import Mirror
 from kafkalog.jobs.pipelines.ingesting import Ingest
 from kafkalog.jobs.pipelines.inputs import Input
 from kafkalog.jobs.pipelines.replay_checkpoint import ReplayCheckpoint
 from kafkalog.jobs.pipelines.replaying import Replay, target_of
+from kafkalog.jobs.pipelines.restore_plan import NO_END, Until, check_target
 from kafkalog.jobs.pipelines.supervised import attend_pieces
 from kafkalog.jobs.replay import begin, work_of
+from kafkalog.jobs.restoring import Restore
+from kafkalog.model import TopicPartition
+from kafkalog.streaming.admin import topics
 from kafkalog.streaming.spark.datasource import KafkaLogDataSource
 
 if TYPE_CHECKING:
@@ -423,8 +428,75 @@ def test_pipelines_go_on_from_a_bucket_and_into_one(
         assert found(target, given, "again") == [*range(count)]
     ingest("another")  # the topic knows what it has
     assert found(target, given, "in") == [*range(12)]
-    with pytest.raises(OptionError, match="neither mirror nor restore"):
-        Mirror(source=source, target=target, topics=("t",), checkpoint=str(tmp_path / "c")).check()
+
+
+def kept(place: str, options: dict[str, str]) -> list[tuple[int, int, bytes]]:
+    """Return what a copy keeps of each row."""
+    table = kafkalog.read(place, "t", options=options).read_all()
+    return sorted(
+        (row["partition"], row["offset"], row["timestamp"], row["value"])
+        for row in table.to_pylist()
+    )
+
+
+def test_a_log_is_mirrored_into_a_bucket_and_restored_into_one(
+    spark: SparkSession, store: ObjectStore, tmp_path: Path
+) -> None:
+    store.make_bucket()
+    given, local, copy = store.options, str(tmp_path / "log"), store.uri("copy")
+    topics.create([local], "t", partitions=2, config={"retention.ms": "-1"}, starts={0: 7, 1: 0})
+    first = Mirror(
+        source=local,
+        target=copy,
+        topics=("t",),
+        checkpoint=str(tmp_path / "first"),
+        options=given,
+    )
+    second = replace(first, source=copy, target=store.uri("again"), checkpoint=f"{tmp_path}/second")
+    for run in range(2):
+        append(local, {}, 6 * run)
+        topics.set_bounds([local], {TopicPartition("t", 0): topics.Bounds(8, 20 + 10 * run)})
+        for mirror in (first, second):
+            mirror.check()
+            mirror.prepare()
+            mirror.start(spark).awaitTermination(300)
+            mirror.finish()
+            assert kept(mirror.target, given) == kept(local, {})
+    assert len(kept(local, {})) == 11
+    anew = replace(second, checkpoint=f"{tmp_path}/third")  # the copy knows how far it is
+    anew.prepare()
+    anew.start(spark).awaitTermination(300)
+    kafkalog.append(second.target, "t", pa.table({"value": ["a stranger's"]}), options=given)
+    with pytest.raises(TargetMismatchError, match="somebody else has written to it"):
+        second.prepare()
+    rebuilt = replace(second, rebuild=True)
+    rebuilt.check()
+    rebuilt.begin_again()
+    rebuilt.prepare()
+    rebuilt.start(spark).awaitTermination(300)
+    assert kept(second.target, given) == kept(local, {})
+    with pytest.raises(OptionError, match=f"{copy} is in FROM and in TO"):
+        replace(first, source=copy).check()
+
+    table, log = str(tmp_path / "table"), store.uri("restored")
+    archived = spark.read.format("kafkalog").options(**given, subscribe="t").load(copy)
+    archived.write.parquet(table)
+    restore = Restore(
+        table=table,
+        log=log,
+        topics=("t",),
+        config={"retention.bytes": "1000000"},
+        table_format="parquet",
+        options=given,
+    )
+    for run in range(2):
+        check_target(log, ("t",), {}, NO_END, given)
+        said = restore.run(spark)
+        assert any("were restored before" in line for line in said) == bool(run)
+        assert kept(log, given) == kept(local, {})
+    other = replace(restore, until=Until({TopicPartition("t", 1): 3}))
+    with pytest.raises(LogDirectoryError, match="that another restore has written"):
+        other.run(spark)
 
 
 @pytest.mark.nightly

@@ -167,8 +167,12 @@ def _node(items: list[str], number: int) -> list[NodePlace]:
 
 def folder_in_both(some: Iterable[str], others: Iterable[str]) -> str | None:
     """Return a folder that is among both, whatever links lead to it; None if there is none."""
-    known = {os.path.realpath(path) for path in some}
-    return min(known & {os.path.realpath(path) for path in others}, default=None)
+    known = set(map(_real_path, some))
+    return min(known & set(map(_real_path, others)), default=None)
+
+
+def _real_path(path: str) -> str:
+    return str(path) if isinstance(path, RemoteRoot) else os.path.realpath(path)
 
 
 def refuse_among_logs(option: str, location: str | None, paths: Iterable[str]) -> None:
@@ -177,7 +181,7 @@ def refuse_among_logs(option: str, location: str | None, paths: Iterable[str]) -
     Args:
         option: what names the folder, for the message.
         location: the folder; None, or a place that is not local, is never refused.
-        paths: the log directories.
+        paths: the log directories; in a store none lies among local ones.
 
     Raises:
         OptionError: the folder and a log directory lie in each other.
@@ -189,6 +193,8 @@ def refuse_among_logs(option: str, location: str | None, paths: Iterable[str]) -
     except OptionError:
         return
     for path in paths:
+        if isinstance(path, RemoteRoot):
+            continue
         log = os.path.realpath(path)
         common = os.path.commonpath([folder, log])
         if common == log:

@@ -130,9 +130,7 @@ def test_an_idle_tail_asks_for_the_next_commit_alone(
     assert len({request.name for request in server.requests}) == 1
 
 
-@pytest.mark.parametrize(
-    "option", [{"message.format": "v1"}, {"flush": "os"}, {"preserveOffsets": "true"}]
-)
+@pytest.mark.parametrize("option", [{"message.format": "v1"}, {"flush": "os"}])
 def test_what_a_log_in_a_store_has_not_is_refused(
     server: ObjectStore, option: dict[str, str]
 ) -> None:
