@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import struct
 import tarfile
 from typing import TYPE_CHECKING, Final
 
 import pyarrow.parquet as pq
+import zstandard
 from tests.fuzz import odd_files
 from tests.fuzz.targets import PARSERS, sets_folder
 from tests.support.cluster_records import registered
@@ -16,6 +19,7 @@ from tests.support.record_fuzz import seeds as record_seeds
 from tests.support.registry_records import AVRO_SCHEMAS, JSON_SCHEMA, schema_record
 from tests.support.remote_records import segment_added, segment_updated
 from tests.support.states import up_to
+from tests.support.tiers import chunk_sizes
 
 from kafkalog.checkpoints.commit_state import CommitState, TopicState, WriterState
 from kafkalog.checkpoints.intent import IntendedPartition, Intent
@@ -208,6 +212,49 @@ def _decoded_values() -> Iterator[bytes]:
     yield b"\x04\x00\x08\x05\x12\x02\x08\x01\x1a\x07\x0a\x01k\x12\x02\x08\x01"
 
 
+def _tiers() -> Iterator[bytes]:
+    """Give manifests of both kinds of chunks with their logs, and segments of several leaders."""
+    manifest = {
+        "version": "1",
+        "chunkIndex": {
+            "type": "fixed",
+            "originalChunkSize": 5,
+            "originalFileSize": 9,
+            "transformedChunkSize": 5,
+            "finalTransformedChunkSize": 4,
+        },
+        "segmentIndexes": {"offset": {"position": 0, "size": 8}},
+        "compression": False,
+        "remoteLogSegmentMetadata": {
+            "remoteLogSegmentId": {
+                "topicIdPartition": {
+                    "topicId": "AAECAwQFBgcICQoLDA0ODw",
+                    "topicPartition": {"topic": "t", "partition": 0},
+                },
+                "id": "AAECAwQFBgcICQoLDA0ODw",
+            },
+            "startOffset": 0,
+            "endOffset": 9,
+            "maxTimestampMs": 5,
+            "segmentLeaderEpochs": {"0": 0},
+        },
+    }
+
+    def seed(body: bytes) -> bytes:
+        text = json.dumps(manifest).encode()
+        segments = bytes([0, 9, 1, 0, 0, 5, 99, 1, 0, 1, 10, 80, 1, 1, 1])
+        return struct.pack(">HB", len(text), len(body)) + text + body + segments
+
+    yield seed(b"012345678")
+    packed = [zstandard.compress(part) for part in (b"01234", b"5678")]
+    sizes = base64.b64encode(zstandard.compress(chunk_sizes(list(map(len, packed))))).decode()
+    index = {"type": "variable", "originalChunkSize": 5, "originalFileSize": 9}
+    manifest |= {"compression": True, "chunkIndex": index | {"transformedChunks": sizes}}
+    yield seed(b"".join(packed))
+    manifest["encryption"] = {"dataKey": "one:AAAA", "aad": "AAAA"}
+    yield seed(b"\x02\x01\x03\x03a/\x02\x02\x01b")
+
+
 def _registries() -> Iterator[bytes]:
     record = schema_record("t-value", 1, 1, AVRO_SCHEMAS[0])
     yield (record.key or b"") + b"\n" + (record.value or b"")
@@ -234,6 +281,7 @@ _SEEDS: Final[dict[str, Callable[[], Iterable[bytes]]]] = {
     "coordinator_records": _coordinator_records,
     "groups": _groups,
     "cluster_metadata": _cluster_metadata,
+    "tiers": _tiers,
     "decoded_values": _decoded_values,
     "registries": _registries,
     "markers": _markers,

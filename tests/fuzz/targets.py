@@ -7,6 +7,7 @@ own errors are part of the text, anything else is a bug. Files are written into 
 from __future__ import annotations
 
 import functools
+import itertools
 import logging
 import os
 import shutil
@@ -75,6 +76,15 @@ from kafkalog.streaming.records.compression.by_kernel import Bodies, KernelDecom
 from kafkalog.streaming.records.control import MarkerReader
 from kafkalog.streaming.records.murmur2_kernels import murmur2
 from kafkalog.streaming.source import offsets
+from kafkalog.streaming.tiers.aiven import (
+    ChunkedObject,
+    KeyRing,
+    decrypt,
+    parse_custom_metadata,
+    parse_manifest,
+)
+from kafkalog.streaming.tiers.layouts import TierSegment
+from kafkalog.streaming.tiers.remote_segments import choose_segments
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -486,6 +496,42 @@ def cluster_metadata(data: bytes) -> str:
     return f"{told}\n{sorted(replay.settings.items())}\n{shown}"
 
 
+def tiers(data: bytes) -> str:
+    """A manifest and the log in chunks that it tells of, custom metadata, and which segments count.
+
+    The first three bytes say how long manifest and log are; segments are five bytes each.
+    """
+    size, end = int.from_bytes(data[:2], "big"), data[2] if len(data) > 2 else 0
+    manifest, body, told = data[3 : 3 + size], data[3 + size :][:end], data[3 + size + end :]
+    return _each(
+        lambda: _unpacked(manifest, body),
+        lambda: parse_custom_metadata(body),
+        lambda: decrypt(body, b"k" * 32, manifest),
+        lambda: _chosen(told),
+    )
+
+
+def _unpacked(manifest: bytes, body: bytes) -> object:
+    parsed = parse_manifest(manifest)
+    log = ChunkedObject(parsed, KeyRing({}), lambda at, length: body[at : at + length], "object")
+    ends = parsed.chunks.count, parsed.chunks.object_size, parsed.indexes
+    return ends, log.read_at(min(log.size, 1 << 16), 0), log.read_at(7, log.size // 2)
+
+
+def _chosen(data: bytes) -> object:
+    segments = [
+        TierSegment("f", str(n), a, a + 1 + b, c, frozenset(), 0, ((d % 4, a), (4 + e % 4, a + b)))
+        for n in range(0, len(data) - 4, 5)
+        for a, b, c, d, e in [data[n : n + 5]]
+    ]
+    pieces = choose_segments(segments, ())
+    for one, other in itertools.pairwise(pieces):
+        assert one.end is not None
+        assert one.start < one.end <= other.start
+        assert one.base_offset < other.base_offset
+    return [(piece.base_offset, piece.start, piece.end) for piece in pieces]
+
+
 def decoded_values(data: bytes) -> str:
     """Values of a registry's clients, by a format and a schema that the first byte chooses."""
     columns = _schema_columns()
@@ -587,6 +633,7 @@ TARGETS: Final[dict[str, Callable[[bytes], str]]] = {
         coordinator_records,
         groups,
         cluster_metadata,
+        tiers,
         decoded_values,
         registries,
         options,
