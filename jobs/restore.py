@@ -15,7 +15,8 @@ ends what was begun. A topic that has other records is refused.
     kafkalog run restore --from-tiers BUCKET LOG
 
 writes what lies in a remote tier (KIP-405) into a new log directory, with the offsets, epochs and
-ids that the topics had. --cluster-metadata names what is left of a broker, which tells settings.
+ids that the topics had; or into a log in a bucket, at the same offsets. --cluster-metadata names
+what is left of a broker, which tells settings.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ import typer
 from rich.console import Console
 
 from kafkalog.errors import OptionError
+from kafkalog.files.storage import is_object_uri
 from kafkalog.jobs.archiving import DELTA_FORMAT
 from kafkalog.jobs.pipelines.copied_logs import storage_options
 from kafkalog.jobs.pipelines.restore_plan import Until, check_target
@@ -45,12 +47,14 @@ from kafkalog.jobs.process.arguments import (
     split_names,
 )
 from kafkalog.jobs.process.running import Command, check_input, print_line, run
-from kafkalog.jobs.restoring import Restore
+from kafkalog.jobs.restoring import Restore, restore_into_bucket
 from kafkalog.jobs.session import session
 from kafkalog.model import listed, many
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from kafkalog.streaming.admin.tier_restore import RestoredTier
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 
@@ -186,10 +190,18 @@ def _restore_tier(
 
     topics = () if topic == [_ALL] else split_names(topic)
     places = tiered_paths([tier], None, settings)
-    done = restore_from_tier(places, log, topics, cluster_metadata=cluster_metadata, config=config)
+    act = restore_into_bucket if is_object_uri(log) else restore_from_tier
+    done = act(places, log, topics, cluster_metadata=cluster_metadata, config=config)
+    _say_restored(done)
+    return True
+
+
+def _say_restored(done: RestoredTier) -> None:
     for each in done.partitions:
         lost = sum(end - start for start, end in each.gaps)
         gone = f", without {lost} offsets that the tier lacks" if lost else ""
+        above = done.not_uploaded(each)
+        gone += f", without the last {above}, which were not uploaded" if above else ""
         print_line(
             f"{each.key}: offsets {each.start} to {each.end} in {many(each.segments, 'segment')}, "
             f"{each.size} bytes{gone}"
@@ -201,7 +213,6 @@ def _restore_tier(
         "positions of consumer groups",
         err=True,
     )
-    return True
 
 
 def _run(restore: Restore) -> None:

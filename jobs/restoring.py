@@ -1,4 +1,7 @@
-"""From a table back to log directories: one atomic write for each topic, at the offsets it had."""
+"""From a table back to log directories: one atomic write for each topic, at the offsets it had.
+
+Also from a remote tier into a log in an object store; ``admin/tier_restore`` makes directories.
+"""
 
 from __future__ import annotations
 
@@ -8,38 +11,53 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
+import pyarrow as pa
 from pyspark.sql import functions as sf
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from kafkalog.errors import OptionError
 from kafkalog.files.storage import RemoteRoot
 from kafkalog.jobs.archiving import DELTA_FORMAT
-from kafkalog.jobs.pipelines.copied_logs import paths_of_target
+from kafkalog.jobs.pipelines.copied_logs import (
+    paths_of_target,
+    storage_options,
+    topics_of_target,
+)
 from kafkalog.jobs.pipelines.delta_tables import DeltaTable
 from kafkalog.jobs.pipelines.inputs import with_header_lists
 from kafkalog.jobs.pipelines.restore_plan import NO_END, Progress, Seen, TopicPlan, Until
 from kafkalog.jobs.pipelines.topic_facts import read_facts
 from kafkalog.model import OFFSETS_TOPIC, TopicPartition, listed, many
-from kafkalog.streaming.admin.topics import alter, create, set_bounds
+from kafkalog.streaming.admin.tier_restore import (
+    RestoredPartition,
+    RestoredTier,
+    partitions_of_tier,
+    settings_of_cluster,
+)
+from kafkalog.streaming.admin.topics import Bounds, alter, create, set_bounds
+from kafkalog.streaming.api import append, read
 from kafkalog.streaming.coordinator.group_replay import (
     ReplayRecord,
     group_positions,
     read_group_positions,
 )
 from kafkalog.streaming.groups.position_topics import is_of_earlier_topic
+from kafkalog.streaming.options.topic_settings import LogConfig
 from kafkalog.streaming.sink.group_writer import GroupWriter
 from kafkalog.streaming.sink.write_options import WriteOptions
 from kafkalog.streaming.store.ends.tracker import LogEndTracker
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from pyspark.sql import Column, DataFrame, SparkSession
 
+    from kafkalog.jobs.inspection.log_dirs import TieredPaths
     from kafkalog.jobs.pipelines.topic_facts import TopicFacts
+    from kafkalog.streaming.tiers.tiered_store import TieredPath
 
 
-__all__ = ["Restore", "restore_groups"]
+__all__ = ["Restore", "restore_groups", "restore_into_bucket"]
 
 
 # ----------------------------------------------------------------------------------------------
@@ -382,3 +400,122 @@ def _in_order(rows: DataFrame, plan: TopicPlan) -> DataFrame:
     task = _by_partition(firsts) + sf.floor(after_start / _by_partition(sizes))
     # A task has one partition. By a single number Spark sorts without a look at the rows.
     return rows.repartitionById(sum(slices), task.cast("int")).sortWithinPartitions("offset")
+
+
+# ----------------------------------------------------------------------------------------------
+# Out of a remote tier, into a log in an object store. Such a log has batches of its own: what is
+# committed is written into them, at the offsets that it had.
+
+
+_TIER_WRITER: Final = "tier restore"
+_CHUNK_BYTES: Final = 32 << 20
+_COLUMNS: Final = ("key", "value", "partition", "offset", "timestamp", "headers")
+
+
+def restore_into_bucket(
+    places: TieredPaths,
+    target: str,
+    topics: Collection[str] = (),
+    *,
+    cluster_metadata: Sequence[str] = (),
+    config: Mapping[str, str] | None = None,
+) -> RestoredTier:
+    """Write what is committed in a tier into a log in an object store, at the same offsets.
+
+    Run again after it was killed, it goes on where each partition ends. The arguments are those of
+    :func:`~kafkalog.streaming.admin.tier_restore.restore_from_tier`.
+
+    Raises:
+        OptionError: a topic is in the target already, and was not restored from a tier.
+        UnknownTopicOrPartitionError: the tier has nothing of a topic.
+        KafkaLogError: a store fails, or what the tier has cannot be read.
+    """
+    LogConfig.from_mapping(config or {})
+    reached = storage_options(places.options)
+    (place,) = WriteOptions.parse({"path": target, **reached}).paths
+    found = partitions_of_tier(places, topics)
+    ends = LogEndTracker(places, found.__contains__, committed_only=True).look().offsets
+    done = RestoredTier([_tier_bounds(key, path, ends[key]) for key, path in found.items()])
+    known = settings_of_cluster(done, cluster_metadata)
+    for topic in sorted({key.topic for key in found}):
+        bounds = [each for each in done.partitions if each.key.topic == topic]
+        done.settings[topic] = known[topic] | dict(config or {})
+        version = _begin_topic(place, topic, bounds, done.settings[topic])
+        for rows in _rows_left(places, place, topic, bounds):
+            options = {**reached, "preserveOffsets": "true"}
+            append(
+                place, topic, rows, transactional_id=_TIER_WRITER, version=version, options=options
+            )
+            version += 1
+        set_bounds([place], {each.key: Bounds(each.start, each.end) for each in bounds})
+        if done.settings[topic]:
+            alter([place], topic, config=done.settings[topic])
+    return done
+
+
+def _tier_bounds(key: TopicPartition, path: TieredPath, end: int) -> RestoredPartition:
+    view = path.view()
+    start = view.pieces[0].start if view.pieces else 0
+    size = sum(piece.segment.size or 0 for piece in view.pieces)
+    pieces, gaps = len(view.pieces), tuple(path.gaps())
+    return RestoredPartition(key, view.topic_id, start, max(start, end), pieces, size, gaps)
+
+
+def _begin_topic(
+    place: str, topic: str, bounds: Sequence[RestoredPartition], settings: Mapping[str, str]
+) -> int:
+    """Create a topic that is not there; return the number of the next append to it.
+
+    Raises:
+        OptionError: it is there, and was not restored from a tier.
+    """
+    known = topics_of_target(place).get(topic)
+    if known is None:
+        starts = {each.key.partition: each.start for each in bounds}
+        # the others come last: a limit or a policy would refuse, stamp or delete what is written
+        first = {name: settings[name] for name in ("max.message.bytes",) if name in settings}
+        create([place], topic, partitions=max(starts) + 1, config=first, starts=starts)
+        return 0
+    if (writer := known.versions.get(_TIER_WRITER)) is not None:
+        return writer.batch_id + 1
+    if any(each.log_end > each.log_start for each in known.partitions.values()):
+        raise OptionError(
+            f"topic {topic} is in {place} already, and has records: a tier is restored into topics "
+            "of its own. Delete it, or give another place"
+        )
+    return 0
+
+
+def _rows_left(
+    places: TieredPaths, place: str, topic: str, bounds: Sequence[RestoredPartition]
+) -> Iterator[pa.Table]:
+    """Yield what the target lacks, in pieces that fit into memory."""
+    there = topics_of_target(place)[topic].partitions
+    given = {name: value for name, value in places.options.items() if name != "path"}
+    given["kafka.isolation.level"] = "read_committed"
+    for each in bounds:
+        number = each.key.partition
+        for start, end in _between(each, max(each.start, there[number].log_end)):
+            held: list[pa.RecordBatch] = []
+            limits = {
+                "assign": json.dumps({topic: [number]}),
+                "startingOffsets": json.dumps({topic: {str(number): start}}),
+                "endingOffsets": json.dumps({topic: {str(number): end}}),
+            }
+            for batch in read(places.options["path"], columns=_COLUMNS, options=given | limits):
+                held.append(batch)
+                if sum(one.nbytes for one in held) >= _CHUNK_BYTES:
+                    yield pa.Table.from_batches(held)
+                    held = []
+            if held:
+                yield pa.Table.from_batches(held)
+
+
+def _between(bounds: RestoredPartition, begin: int) -> Iterator[tuple[int, int]]:
+    """Yield the ranges of offsets from one on that the tier has, between its gaps."""
+    for gap, end in bounds.gaps:
+        if begin < gap:
+            yield begin, gap
+        begin = max(begin, end)
+    if begin < bounds.end:
+        yield begin, bounds.end

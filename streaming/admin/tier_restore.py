@@ -16,7 +16,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from kafkalog.checkpoints.broker import LEADER_EPOCHS, write_topic_id
+from kafkalog.checkpoints.broker import (
+    HIGH_WATERMARK,
+    LEADER_EPOCHS,
+    read_offset_checkpoint,
+    write_topic_id,
+)
 from kafkalog.errors import LogDirectoryError, OptionError, UnknownTopicOrPartitionError
 from kafkalog.files.open_file import open_file
 from kafkalog.files.paths import as_path
@@ -38,7 +43,13 @@ if TYPE_CHECKING:
     from kafkalog.streaming.tiers.remote_segments import Piece
     from kafkalog.streaming.tiers.tiered_store import TierView
 
-__all__ = ["RestoredPartition", "RestoredTier", "restore_from_tier"]
+__all__ = [
+    "RestoredPartition",
+    "RestoredTier",
+    "partitions_of_tier",
+    "restore_from_tier",
+    "settings_of_cluster",
+]
 
 _LOGGER = logging.getLogger("kafkalog.jobs")
 
@@ -67,6 +78,12 @@ class RestoredTier:
     partitions: list[RestoredPartition] = field(default_factory=list)
     settings: dict[str, dict[str, str]] = field(default_factory=dict)
     unknown_settings: list[str] = field(default_factory=list)
+    high_watermarks: dict[TopicPartition, int] = field(default_factory=dict)
+    """Up to where the cluster had committed, of partitions of which what is left of it tells."""
+
+    def not_uploaded(self, partition: RestoredPartition) -> int:
+        """Return how many offsets above its end are known to be lost."""
+        return max(0, self.high_watermarks.get(partition.key, 0) - partition.end)
 
 
 def restore_from_tier(
@@ -95,9 +112,13 @@ def restore_from_tier(
     folder = Path(target).absolute()
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise OptionError(f"{folder} is not empty: a tier is restored into a folder of its own")
-    done = _write(_partitions(places, topics), folder)
+    done = _write(partitions_of_tier(places, topics), folder)
     take_over([str(folder)])
-    _give_settings(done, folder, cluster_metadata, config or {})
+    known = settings_of_cluster(done, cluster_metadata)
+    for topic in {each.key.topic for each in done.partitions}:
+        done.settings[topic] = known.get(topic, {}) | dict(config or {})
+        if done.settings[topic]:
+            alter([str(folder)], topic, config=done.settings[topic])
     return done
 
 
@@ -115,7 +136,15 @@ def _write(found: Mapping[TopicPartition, TieredPath], folder: Path) -> Restored
     return done
 
 
-def _partitions(places: Sequence[str], topics: Collection[str]) -> dict[TopicPartition, TieredPath]:
+def partitions_of_tier(
+    places: Sequence[str], topics: Collection[str] = ()
+) -> dict[TopicPartition, TieredPath]:
+    """Find the partitions of topics in a tier, all without names.
+
+    Raises:
+        UnknownTopicOrPartitionError: the tier has nothing of a topic.
+        LogDirectoryError: the store fails.
+    """
     found = {
         key: where.path
         for key, where in LogDirs(places).partitions().items()
@@ -208,26 +237,27 @@ def _copy_epochs(source: TieredPath, view: TierView, folder: Path) -> None:
         fsync_file(folder / LEADER_EPOCHS)
 
 
-def _give_settings(
-    done: RestoredTier,
-    folder: Path,
-    cluster_metadata: Sequence[str],
-    config: Mapping[str, str],
-) -> None:
-    """Give topics the settings that the cluster had for them, but for those of tiers."""
+def settings_of_cluster(
+    done: RestoredTier, cluster_metadata: Sequence[str]
+) -> dict[str, dict[str, str]]:
+    """Return the settings that the cluster had for topics, but for those of tiers, by their names.
+
+    What else is known of the cluster, and topics of which nobody tells, are noted in ``done``.
+    """
     by_id: dict[str, Mapping[str, str]] = {}
     for place in cluster_metadata:
+        for key, end in read_offset_checkpoint(as_path(place), HIGH_WATERMARK).items():
+            done.high_watermarks[key] = max(end, done.high_watermarks.get(key, 0))
         cluster = read_cluster_topics(as_path(place))
         by_id.update({} if cluster is None else cluster.settings)
+    found = {}
     for topic, topic_id in {(each.key.topic, each.topic_id) for each in done.partitions}:
         known = by_id.get(topic_id or "")
         if known is None:
             done.unknown_settings.append(topic)
-        given = dict(_kept(topic, known or {})) | dict(config)
-        if given:
-            alter([str(folder)], topic, config=given)
-        done.settings[topic] = given
+        found[topic] = dict(_kept(topic, known or {}))
     done.unknown_settings.sort()
+    return found
 
 
 def _kept(topic: str, known: Mapping[str, str]) -> Iterator[tuple[str, str]]:

@@ -197,6 +197,14 @@ def of_client(tiers: Tiers, topic: str, isolation: str = "read_uncommitted") -> 
     return [(r.partition, r.offset) for r in tiers.broker.consume_all(topic, isolation=isolation)]
 
 
+def settings_of(broker: Broker, topic: str) -> set[tuple[str, str]]:
+    from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
+
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    (found,) = admin.describe_configs([ConfigResource(ResourceType.TOPIC, topic)]).values()
+    return {(name, entry.value) for name, entry in found.result().items()}
+
+
 def test_a_tiered_topic_is_read_as_a_consumer_reads_it(tiers: Tiers) -> None:
     tiers.broker.create_topics(Topic("plain", 2, TIERED), Topic("sent", 2, TIERED))
     tail = kafkalog.tail(tiers.log, "plain", idle_timeout=5, options=tiers.options())
@@ -264,6 +272,7 @@ def test_a_cluster_comes_back_from_its_bucket(tmp_path: Path, plugin: str) -> No
     assert (config["segment.bytes"], config["retention.ms"]) == ("1048576", "3600000")
     served = [Topic(name, 2, done.settings[name]) for name in ("plain", "sent")]
     with serve(tmp_path / "new", [target], served) as new:
+        assert settings_of(new, "plain") >= done.settings["plain"].items()
         for name, before in (("plain", plain), ("sent", sent)):
             isolation = "read_committed" if name == "sent" else "read_uncommitted"
             found = new.consume_all(name, isolation=isolation)

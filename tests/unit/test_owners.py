@@ -32,6 +32,7 @@ READERS: Final = {
     "streaming/admin/nodes/replicas.py": "whether a replica comes any further",
     "streaming/admin/salvage.py": "lowers them to where it cuts",
     "jobs/inspection/batches.py": "names a recovery point that stops the next writer",
+    "streaming/admin/tier_restore.py": "says how much of a dead cluster was not uploaded",
 }
 
 NAMING: Final = {
@@ -55,6 +56,7 @@ NAMING: Final = {
     "streaming/store/replicas/in_sync.py": "what of a replica was made durable",
     "streaming/store/recovery/rollback.py": "in messages",
     "jobs/inspection/batches.py": "names a recovery point that stops the next writer",
+    "streaming/admin/tier_restore.py": "says how much of a dead cluster was not uploaded",
 }
 
 

@@ -125,3 +125,10 @@ def test_the_command_says_in_numbers_what_is_missing(log: Path, tmp_path: Path) 
     assert "t-0: offsets 0 to 20 in 2 segments" in done.stdout
     assert "nobody tells the settings of t" in done.stderr
     assert "not in a tier" in done.stderr
+    left = tmp_path / "left"
+    cluster_records.write_metadata(left, cluster_records.topic("t", tier.topic_id))
+    write_checkpoint(left, "replication-offset-checkpoint", {"t-0": 37})
+    words = [*words[:2], str(tmp_path / "again"), "--cluster-metadata", str(left)]
+    done = CliRunner().invoke(app, words)
+    assert "bytes, without the last 17, which were not uploaded" in done.stdout
+    assert "nobody tells" not in done.stderr

@@ -7,14 +7,19 @@ import tarfile
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+import pyarrow as pa
 import pytest
 from tests.support.logs import write_checkpoint
 from tests.support.object_store import ObjectStore, object_store
 from tests.support.tiers import AivenTier, KafkaTier, pinterest_tier, write_log, write_metadata
+from typer.testing import CliRunner
 
 import kafkalog
 from kafkalog.checkpoints.broker import LOG_START_OFFSET
 from kafkalog.errors import KafkaLogError, LogDirectoryError
+from kafkalog.jobs import restoring
+from kafkalog.jobs.pipelines.copied_logs import topics_of_target
+from kafkalog.jobs.restore import app
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -191,6 +196,48 @@ def test_damage_in_a_bucket_names_the_object_and_the_range(
         rows_of(tmp_path / "log", **given)
     assert path.stem in str(error.value)
     assert "PRIVATE" not in str(error.value)
+
+
+@pytest.mark.parametrize("kind", ["zstd", "encrypted"])
+def test_what_is_committed_in_a_tier_comes_back_into_a_bucket_at_its_offsets(
+    server: ObjectStore, tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.reset()
+    of = written(kind, tmp_path)
+    target = server.uri(f"restored-{kind}")
+    given = {**server.options, **of.options(tmp_path / "tier/of/a-cluster")}
+    place = given.pop("remote.path")
+    words = ["--from-tiers", place, target, "--config", "retention.ms=5d"]
+    for name, value in given.items():
+        words += ["--set", f"{name}={value}"]
+    appends: list[object] = []
+
+    def killed_at_the_third(*args: object, **named: object) -> object:
+        appends.append(args)
+        if len(appends) == 3:
+            raise KeyboardInterrupt
+        return kafkalog.append(*args, **named)
+
+    monkeypatch.setattr(restoring, "_CHUNK_BYTES", 1)
+    monkeypatch.setattr(restoring, "append", killed_at_the_third)
+    assert CliRunner().invoke(app, words).exit_code == 130
+    for _ in range(2):  # it goes on; and again changes nothing
+        done = CliRunner().invoke(app, words)
+        assert done.exit_code == 0, done.output
+        assert "sent-0: offsets 0 to 57 in 5 segments" in done.stdout
+        back = rows_of(target, **server.options)
+        assert back == [row for row in of.rows["read_committed"] if row[0] < 57]
+    (settings,) = [t.settings for t in topics_of_target(server.place(f"restored-{kind}")).values()]
+    assert settings == {"retention.ms": "432000000"}
+    kafkalog.append(target, "sent", pa.table({"value": ["new"]}), options=server.options)
+    assert rows_of(target, **server.options)[-1][0] == 57
+    kafkalog.append(target, "other", pa.table({"value": ["x"]}), options=server.options)
+    tier = KafkaTier(tmp_path / "kafka", topic="other")
+    write_log(tmp_path / "more", [0, 10], 20, name="other-0")
+    tier.move(tmp_path / "more" / "other-0", [0, 10, 20], says=False)
+    refused = CliRunner().invoke(app, ["--from-tiers", str(tier.root), *words[2:]])
+    assert refused.exit_code != 0
+    assert "is in" in str(refused.exception) or "is in" in refused.output
 
 
 def test_a_damaged_index_is_said_and_the_log_read_in_its_place(
