@@ -41,6 +41,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from kafkalog.errors import CheckpointError, InvalidTopicError, LogDirectoryError
 from kafkalog.files.atomic import create_atomically, write_atomically
 from kafkalog.files.regular import fsync_directory, open_regular, read_regular
+from kafkalog.files.remote_path import RemotePath
 from kafkalog.files.system import system
 from kafkalog.model import TopicPartition, validate_topic_name
 
@@ -382,8 +383,9 @@ def read_topic_id(directory: Path) -> str | None:
     except FileNotFoundError:
         return None
     except (CheckpointError, LogDirectoryError) as error:
-        if isinstance(error.__cause__, PermissionError):
-            raise
+        in_store = isinstance(error, LogDirectoryError) and isinstance(directory, RemotePath)
+        if in_store or isinstance(error.__cause__, PermissionError):
+            raise  # it is not the file that is wrong
         raise CheckpointError(
             f"{error}. Restore it: that of any other partition of the topic says the same. "
             "`kafkalog recover` does that where the commit state knows the topic"

@@ -343,7 +343,7 @@ def _create_in_bucket(
         check_no_collision(asked.topic, names)
         return TopicChange({key: made})
 
-    state = change_topics(root, change, dry_run=dry_run)
+    state = change_topics(root, change, creates=True, dry_run=dry_run)
     return asked._replace(set_id=state.log_id)
 
 
@@ -543,6 +543,8 @@ def set_bounds(
     if root is None:
         Committer(plan, BatchIdentity(_WRITER, 0), ends=ends).commit_or_abort([])
     else:
+        with root.writing(creates=True):  # that of an empty copy may not be there yet
+            pass
         commit_batch(root, plan, BatchIdentity(_WRITER, 0), [], ends=ends)
     starts = {key: each.start for key, each in bounds.items()}
     delete_records(paths, starts, heeds_policy=False, allows_broker=allows_broker, wait_ms=wait_ms)

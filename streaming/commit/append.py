@@ -45,7 +45,8 @@ class CommitPlan:
     planned, by the wall clock. ``expiration_ms``: how long its writer is remembered.
     ``allows_unknown``: a query that the set does not know may begin above batch 0. With
     ``has_nodes`` the directories are those of several nodes. With ``acks_all`` as many replicas
-    have to be in sync as ``min.insync.replicas`` says.
+    have to be in sync as ``min.insync.replicas`` says. ``log_id`` is that of the log in an object
+    store for which it was planned, where it was.
     """
 
     directories: tuple[Path, ...]
@@ -56,6 +57,7 @@ class CommitPlan:
     allows_unknown: bool = False
     has_nodes: bool = False
     acks_all: bool = True
+    log_id: str | None = None
 
 
 # ----------------------------------------------------------------------------------------------

@@ -10,7 +10,13 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kafkalog.checkpoints.broker import new_topic_id
-from kafkalog.checkpoints.bucket_state import MAX_INLINE_BYTES, BucketCommit, Extent, data_name
+from kafkalog.checkpoints.bucket_state import (
+    MAX_INLINE_BYTES,
+    BucketCommit,
+    BucketState,
+    Extent,
+    data_name,
+)
 from kafkalog.checkpoints.commit_state import PartitionState, TopicState
 from kafkalog.errors import CommitError
 from kafkalog.files.system import system
@@ -34,7 +40,6 @@ from kafkalog.streaming.store.topics import Topic
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
-    from kafkalog.checkpoints.bucket_state import BucketState
     from kafkalog.checkpoints.commit_state import CommitState, WriterState
     from kafkalog.streaming.commit.append import CommitPlan
     from kafkalog.streaming.commit.attached_records import AttachedRecords
@@ -89,6 +94,7 @@ def commit_batch(
         copied.check_source()
         conditions = [*conditions, copied.check_target]
     with root.writing() as log:
+        _check_same_log(root, plan, log)
         asked_ms = root.options.delete_delay_ms or 0
         attached = _Attached(root, log, conditions, attached_records, ends or {})
         batch = _Batch(plan, identity, _within_limit(log, runs), attached, copied, asked_ms)
@@ -99,6 +105,16 @@ def commit_batch(
     warn_many_writers(identity, batch.known_writers, batch.known_topics)
     written = {run.topic_partition for run in runs}.union(ends or ())
     return Outcome(True, committed.number, _ends_of(committed, written))
+
+
+def _check_same_log(root: BucketRoot, plan: CommitPlan, log: BucketLog) -> None:
+    """Refuse what was staged for a log that is not there any more: its objects lie there."""
+    if plan.log_id not in {None, log.state.log_id}:
+        raise CommitError(
+            f"{root} holds the log {log.state.log_id} now, and the batch was planned for "
+            f"{plan.log_id}: somebody has emptied it. Nothing was written. Run the batch again, "
+            "or start the query again, with another checkpoint"
+        )
 
 
 def _ends_of(
@@ -239,16 +255,19 @@ def change_topics(
     root: BucketRoot,
     change: Callable[[BucketState], TopicChange | None],
     *,
+    creates: bool = False,
     dry_run: bool = False,
 ) -> BucketState:
     """Commit a change of topics, and return the state after it.
 
     Args:
-        root: the log; it is made if there is none, but for a dry run.
+        root: the log.
         change: what is to be changed in a state; None if it is so already. It may refuse.
+        creates: make the log if there is none, but for a dry run.
         dry_run: ask for the change alone.
 
     Raises:
+        LogDirectoryError: there is no log.
         UnknownOutcomeError: the store did not tell whether it is committed.
         KafkaLogError: nothing is changed.
     """
@@ -263,7 +282,10 @@ def change_topics(
         )
         return Proposal(commit, is_known_again=True)
 
-    with root.writing() as log:
+    if creates and dry_run and root.open_store().is_empty():
+        change(nothing := BucketState(""))
+        return nothing
+    with root.writing(creates=creates and not dry_run) as log:
         log.follow()
         if dry_run:
             change(log.state)

@@ -162,7 +162,7 @@ class Consumer(Closing):
                 "commit only"
             )
         root = BucketRoot.of(place)
-        with root.writing():
+        with root.writing(creates=True):
             return [root.open_store().root]
 
     @property

@@ -18,6 +18,11 @@ the id before              a commit is added to a history that is not its own
 always the next one. A process may trust an answer about N+1 while it has credit: for ten minutes
 from when it sent a request that showed it the end of the log. Without it, it lists the floors above
 N+1 after the answer came, and looks whether the log is still the same one.
+
+**The same log.** A bucket may be emptied, and another log be begun there; or it may be set back to
+what it was. Then N+1 may be absent for ever, and a new one of ours is seen by nobody. So once a
+minute a process that has credit asks for one object more: what names the log and its own newest
+commit, in turn.
 """
 
 from __future__ import annotations
@@ -63,6 +68,8 @@ if TYPE_CHECKING:
 __all__ = ["BucketLog", "Proposal", "readable_checkpoints"]
 
 CREDIT_S: Final = 600.0
+_LOOK_S: Final = 61.0
+"""How long it is believed that the log is still there: one request more a minute at most."""
 
 _STORE_FORMAT: Final = "kafkalog.bucket.store"
 _STORE_FIELDS: Final = frozenset({"log", "race"})
@@ -108,9 +115,9 @@ class _Moment(NamedTuple):
     def now(cls) -> _Moment:
         return cls(system.boottime(), system.time_ns() / 1e9)
 
-    def has_credit(self) -> bool:
+    def is_within(self, seconds: float) -> bool:
         now = _Moment.now()
-        return max(now.boot_s - self.boot_s, now.wall_s - self.wall_s) < CREDIT_S
+        return max(now.boot_s - self.boot_s, now.wall_s - self.wall_s) < seconds
 
 
 class _OvertakenError(Exception):
@@ -129,6 +136,8 @@ class BucketLog:
         self.objects = objects
         self.folder = f"_kafkalog/{log_id}"
         self._tail_seen: _Moment | None = None
+        self._log_seen: _Moment | None = None
+        self._looks = 0
         self._checkpoint_bytes = 0
         self._bytes_since = 0
         self._commits_since = 0
@@ -141,11 +150,13 @@ class BucketLog:
             LogDirectoryError: the store fails.
             CheckpointError: what lies there cannot be read.
         """
+        seen = _Moment.now()
         log_id = _read_log_id(objects)
         if log_id is None:
             return None
         log = cls(objects, log_id)
         log._reopen()
+        log._log_seen = seen
         return log
 
     @classmethod
@@ -205,8 +216,11 @@ class BucketLog:
             if commit is None:
                 break
             read.append(commit)
-        if not (trusting and self.has_credit()):
+        if trusting and self.has_credit():
+            self._look_after_log()
+        else:
             self._check_floors(first)
+            self._check_end(first + len(read))
         for commit in read:
             self._apply(commit)
         self._tail_seen = sent
@@ -221,6 +235,8 @@ class BucketLog:
         finally:
             pool.shutdown()
         absent = found.index(None) if None in found else len(found)
+        if absent < len(found):
+            self._tail_seen = None  # no end of the log: see what is the matter
         return [commit for commit in found[:absent] if commit is not None]
 
     def _read(self, number: int) -> BucketCommit | None:
@@ -263,7 +279,22 @@ class BucketLog:
 
     def has_credit(self) -> bool:
         """Whether the end of the log was seen a short while ago: what is known holds."""
-        return self._tail_seen is not None and self._tail_seen.has_credit()
+        return self._tail_seen is not None and self._tail_seen.is_within(CREDIT_S)
+
+    def is_known_lost(self) -> bool:
+        """Whether it was found that the log is not there any more, or was set back."""
+        return self._log_seen is None
+
+    def doubt(self) -> None:
+        """Look at once whether the log is still there, before anything else."""
+        self._log_seen = None
+
+    def is_replaced(self) -> bool:
+        """Ask whether another log, or none, lies there by now."""
+        seen = _Moment.now()
+        is_same = _read_log_id(self.objects) == self.state.log_id
+        self._log_seen = seen if is_same else None
+        return not is_same
 
     def is_overtaken(self) -> bool:
         """Whether a floor or another log is there by now: for whoever is about to delete."""
@@ -279,13 +310,74 @@ class BucketLog:
         """See that no floor lies above a number, and that the log is still the same one."""
         if self._is_overtaken(number):
             raise _OvertakenError
+        self._check_same_log()
+
+    def _check_same_log(self) -> None:
+        seen = _Moment.now()
         log_id = _read_log_id(self.objects)
         if log_id != self.state.log_id:
+            self._log_seen = None
             raise LogDirectoryError(
                 f"{self.objects.root} holds {f'the log {log_id}' if log_id else 'no log'} now, "
                 f"and held {self.state.log_id}: somebody has emptied it. Start again, with another "
                 "checkpoint"
             )
+        self._log_seen = seen
+
+    def _look_after_log(self) -> None:
+        """Look now and then whether the log, and what is known of it, is still there.
+
+        Raises:
+            LogDirectoryError, CheckpointError: it is not.
+            _OvertakenError: a floor lies above all that is known.
+        """
+        is_lost = self._log_seen is None
+        if self._log_seen is not None and self._log_seen.is_within(_LOOK_S):
+            return
+        self._looks += 1
+        is_first = self._looks % 2 == 1 or not self.state.number
+        if is_first or is_lost:
+            self._check_same_log()
+        if is_lost or not is_first:
+            self._check_newest()
+
+    def _check_newest(self) -> None:
+        """See that the newest commit that is known here is still the one of its number."""
+        seen, number = _Moment.now(), self.state.number
+        name = f"{self.folder}/{commit_name(number)}"
+        data = self.objects.get(name) if number else b""
+        if data is None and self._is_overtaken(number):
+            raise _OvertakenError
+        known = f'"id":"{self.state.commit_id}"'.encode()
+        if data is None or (number and known not in data):
+            self._log_seen = None
+            raise CheckpointError(
+                f"{self.objects.root}/{name} is {'gone' if data is None else 'another one'}, and "
+                f"was read, or written, with the id {self.state.commit_id}: the bucket was set "
+                "back, and what was committed since may be lost. Start again; a query that is "
+                "ahead of the log says so"
+            )
+        self._log_seen = seen
+
+    def _check_end(self, number: int) -> None:
+        """See that a number that was absent is the end of the log, and no gap in it.
+
+        Raises:
+            CheckpointError: later commits are there.
+            _OvertakenError: a floor has passed it meanwhile.
+        """
+        after = commit_name(number).rpartition("/")[2]
+        for tries in range(1, self.objects.tries + 1):
+            later = self.objects.list_after(f"{self.folder}/commits", after, limit=1)
+            if not later or self._read(number) is not None:
+                return
+            system.sleep(rest_after(tries))
+        if self._is_overtaken(number):
+            raise _OvertakenError
+        raise CheckpointError(
+            f"{self.objects.root}/{self.folder}/{commit_name(number)} is gone, and later commits "
+            f"are there, such as {later[0].name}. Nothing was changed. {_REMEDY}"
+        )
 
     def _reopen(self) -> None:
         """Begin again at the newest checkpoint that can be read."""
@@ -340,9 +432,12 @@ class BucketLog:
             if races:
                 system.sleep(rest_after(min(races, 4)))
                 self.follow()
+            is_there = self.has_credit() and self._is_confirmed()
             proposal = self._propose(propose)
             if proposal is None:
-                return None
+                if is_there or self._is_confirmed():
+                    return None
+                continue
             committed = self._attempt(proposal)
             if committed is not None:
                 self._checkpoint_if_due()
@@ -351,6 +446,15 @@ class BucketLog:
             f"{self.objects.root}: other writers were first {_MOST_RACES} times. Nothing was "
             "written; let fewer of them write at once, or commit larger batches"
         )
+
+    def _is_confirmed(self) -> bool:
+        """See, if that is due, that the log is still there; False if it was opened anew."""
+        try:
+            self._look_after_log()
+        except _OvertakenError:
+            self._reopen()
+            return False
+        return True
 
     def _attempt(self, proposal: Proposal) -> BucketCommit | None:
         """Commit a proposal at the next number; None if it is to be judged again."""

@@ -94,14 +94,17 @@ class BucketRoot(RemoteRoot):
         return found
 
     @contextmanager
-    def writing(self) -> Iterator[BucketLog]:
-        """Lend the log to one writer of this process at a time; it is made if there is none.
+    def writing(self, *, creates: bool = False) -> Iterator[BucketLog]:
+        """Lend the log to one writer of this process at a time.
+
+        Args:
+            creates: make it if there is none.
 
         Raises:
-            LogDirectoryError: the store fails, or is none that can hold a log.
+            LogDirectoryError: there is none, or the store fails, or is none that can hold a log.
             CheckpointError: what lies there cannot be read.
         """
-        with self.open_store().writing() as log:
+        with self.open_store().writing(creates=creates) as log:
             yield log
 
 
@@ -134,7 +137,8 @@ def find_log(place: RemoteRoot) -> Path | None:
     only that client finds.
     """
     opened, key = remembered(_OpenStores), (str(place), place.options)
-    if key not in opened.by_root:
+    known = opened.by_root.get(key)
+    if known is None or known.is_replaced():
         if system.monotonic() < opened.others.get(key, 0.0):
             return None
         if not _holds_log(place):
@@ -254,6 +258,7 @@ class BucketStore:
         self._place = place
         self.objects = objects
         self._log: BucketLog | None = None
+        self._is_left = False
         self._using = system.lock()
         """Held by whoever asks the log, or adds to it."""
         self._lent_to = 0
@@ -273,9 +278,9 @@ class BucketStore:
         return _store_of, (self._place,)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, BucketStore) and (
-            (self._place, self._place.options) == (other._place, other._place.options)
-        )
+        if not isinstance(other, BucketStore) or self._is_left or other._is_left:
+            return self is other
+        return (self._place, self._place.options) == (other._place, other._place.options)
 
     def __hash__(self) -> int:
         return hash(self._place)
@@ -312,30 +317,81 @@ class BucketStore:
         """Have the next look follow the log again."""
         self._looked_at = -float("inf")
 
-    def show(self, number: int) -> None:
-        """Have the next look follow the log again, unless it has seen a commit already."""
+    def show(self, number: int, log_id: str) -> None:
+        """Have the next look follow the log again, unless it has seen a commit already.
+
+        If this is not the log with the id, the place is opened anew where another one lies there.
+        """
         if self._shown.number < number:
             self.forget_listing()
+        if self._log is not None and self._log.state.log_id != log_id:
+            self.is_replaced()
+
+    def is_replaced(self) -> bool:
+        """Ask whether another log, or none, lies there by now: then it is opened anew.
+
+        Whoever reads this one is told so by its next look.
+        """
+        if self._log is None or self._lent_to == threading.get_ident():
+            return False
+        with self._using:
+            found = self._log.is_replaced()
+            self._leave_if_lost()
+        return found
+
+    def is_empty(self) -> bool:
+        """Whether no log lies there."""
+        return self._log is None and self.objects.get(STORE) is None
+
+    def _leave_if_lost(self) -> None:
+        """Let the place be opened anew, if its log was replaced or set back."""
+        stores = remembered(_OpenStores).by_root
+        key = (str(self._place), self._place.options)
+        if self._log is not None and self._log.is_known_lost():
+            self._is_left = True  # what is kept by paths in it is not found by those of the next
+            if stores.get(key) is self:
+                del stores[key]
 
     @contextmanager
-    def writing(self) -> Iterator[BucketLog]:
+    def writing(self, *, creates: bool = False) -> Iterator[BucketLog]:
         """Lend the log; see :meth:`BucketRoot.writing`."""
         with self._using:
-            if self._log is None:
-                self._log = BucketLog.create(self.objects)
+            log = self._log or self._open(BucketLog.create if creates else BucketLog.open)
             self._lent_to = threading.get_ident()
             try:
-                yield self._log
+                yield log
             finally:
                 self._lent_to = 0
-                if self._log.has_credit() and self._log.state.number > self._shown.number:
-                    self._show(self._log.state)
+                self._leave_if_lost()
+                if log.has_credit() and log.state.number > self._shown.number:
+                    self._show(log.state)
+
+    def _open(self, opens: Callable[[Objects], BucketLog | None]) -> BucketLog:
+        """Open the log; whoever knows another one by this place, with other options, is to look."""
+        log = opens(self.objects)
+        if log is None:
+            raise self._without_log()
+        for other in list(remembered(_OpenStores).by_root.values()):
+            other.doubt(self._place, log.state.log_id)
+        self._log = log
+        return log
+
+    def doubt(self, place: str, log_id: str) -> None:
+        """Look at once whether the log is still there, as another one lies at a place by now."""
+        if self._place == place and self._log is not None and self._log.state.log_id != log_id:
+            self._log.doubt()
+
+    def _without_log(self) -> LogDirectoryError:
+        return LogDirectoryError(
+            f"{self._place} holds no log of kafkalog. Nothing was made there: correct the URI, or "
+            "append something first"
+        )
 
     def committed(self) -> CommitState:
         """Return what is committed, as of a moment ago; the very same value until that changes."""
         self._look_if_due()
         if self._shown.committed is None:
-            raise LogDirectoryError(f"{self._place} holds no log of kafkalog")
+            raise self._without_log()
         return self._shown.committed
 
     def show_state(self, state: BucketState) -> CommitState:
@@ -360,11 +416,11 @@ class BucketStore:
 
     def _look(self) -> None:
         """Follow the log, and show what is new."""
-        if self._log is None:
-            self._log = BucketLog.open(self.objects)
-            if self._log is None:
-                raise LogDirectoryError(f"{self._place} holds no log of kafkalog")
-        self._show(self._log.follow())
+        log = self._log or self._open(BucketLog.open)
+        try:
+            self._show(log.follow())
+        finally:
+            self._leave_if_lost()
 
     def _show(self, state: BucketState) -> None:
         if state.number != self._shown.number:
@@ -735,7 +791,7 @@ def _version(shown: bytes | _Segment | _SealedIndex, state: BucketState) -> int:
         return shown.number
     if isinstance(shown, _Segment) and shown.extents[0].sealed is not None:
         return shown.number
-    return state.number
+    return _number(state.log_id, str(state.number))
 
 
 def _commit_state(state: BucketState) -> CommitState:

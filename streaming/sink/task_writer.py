@@ -300,7 +300,7 @@ class TaskWriter:
 
     def _look(self) -> TopicCatalog:
         if self._plan.bucket is not None:
-            self._plan.bucket.open_store().show(self._plan.newest)
+            self._plan.bucket.open_store().show(self._plan.newest, self._plan.set_id)
 
         def look() -> TopicCatalog:
             return TopicCatalog.load(self._plan.directories, self._plan.options.topic_policy)
@@ -364,7 +364,7 @@ class TaskWriter:
                 StagingInObjects,
             )
 
-            return StagingInObjects(self._plan.bucket, self._plan.newest)
+            return StagingInObjects(self._plan.bucket, self._plan.set_id, self._plan.newest)
         folders, nodes = self._plan.directories, self._plan.data_nodes
         prefix, durable = self._identity.staged_prefix, self._plan.options.flush == "commit"
         if len(nodes) > 1:

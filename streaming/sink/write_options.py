@@ -541,7 +541,7 @@ class WritePlan:
 
         root = BucketRoot.of(cast("RemoteRoot", options.paths[0]))
         options = replace(options, paths=(root,))
-        with root.writing() as log:
+        with root.writing(creates=True) as log:
             state = log.state
             names = {topic.name for topic in state.topics.values()}
             if options.topic not in names or not log.has_credit():
@@ -582,4 +582,5 @@ class WritePlan:
             allows_unknown=self.options.allow_unknown_checkpoint,
             has_nodes=self.options.has_nodes,
             acks_all=self.options.acks in {None, "all", "-1"},
+            log_id=None if self.bucket is None else self.set_id,
         )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from crc32c import crc32c
 
-from kafkalog.checkpoints.bucket_state import MAX_INLINE_BYTES, data_name
+from kafkalog.checkpoints.bucket_state import MAX_INLINE_BYTES, data_name, object_path
 from kafkalog.files.system import system
 from kafkalog.streaming.commit.staging.staged_run import StagedRun
 
@@ -32,11 +32,12 @@ _FLUSH_BYTES: Final = 64 << 20
 class StagingInObjects:
     """The staged batches of one attempt of a task; see ``Staging``.
 
-    ``newest`` is the newest commit that the batch's job knew when it began.
+    ``newest`` is the newest commit of the log ``log_id`` that the batch's job knew when it began.
     """
 
-    def __init__(self, root: BucketRoot, newest: int) -> None:
+    def __init__(self, root: BucketRoot, log_id: str, newest: int) -> None:
         self._root = root
+        self._log_id = log_id
         self._newest = newest
         self._waiting: dict[TopicPartition, list[EncodedBatch]] = {}
         self._waiting_bytes = 0
@@ -74,9 +75,8 @@ class StagingInObjects:
         if self._waiting:
             name = data_name(self._newest, system.random_id().hex)
             content = b"".join(b.data for some in self._waiting.values() for b in some)
-            with self._root.writing() as log:
-                objects, folder = log.objects, log.folder
-            objects.put(f"{folder}/{name}", content)
+            objects = self._root.open_store().objects
+            objects.put(object_path(self._log_id, name), content)
             self._runs += self._taken(name, inline=False)
 
     def _taken(self, name: str, *, inline: bool) -> list[StagedRun]:

@@ -8,11 +8,18 @@ import pytest
 
 from kafkalog.files.objects import FolderObjects
 from kafkalog.files.storage import RemoteRoot
+from kafkalog.files.system import system
 from kafkalog.streaming.objects import bucket_store
 from kafkalog.streaming.objects.bucket_store import BucketRoot
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+
+@pytest.fixture(autouse=True)
+def _opens_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no test know of logs whose names another one has used."""
+    monkeypatch.setattr(system, "memory", {})
 
 
 @pytest.fixture

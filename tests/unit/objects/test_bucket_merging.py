@@ -438,7 +438,7 @@ def test_a_seek_in_a_gibibyte_takes_few_requests(
     assert len(indexes.offset_entries) + len(indexes.time_entries) < 1000
     sealed = Extent(name, 0, count * BATCH, 0, count * 10, int(times[-1][0]), 0, sealed=indexes)
     topic = TopicState("t", partitions={0: PartitionState(0, count * 10, count * 10, 0)})
-    with root.writing() as log:
+    with root.writing(creates=True) as log:
         change = BucketCommit(topics={"id": topic}, extents={("id", 0): [sealed]})
         log.commit(lambda _: Proposal(change, is_known_again=False))
         large.put(object_path(log.state.log_id, name, ".index"), offsets.tobytes())

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pickle
+import shutil
 import time
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -28,6 +30,7 @@ from kafkalog.errors import (
     CorruptRecordError,
     DataLossError,
     InvalidTopicError,
+    KafkaLogError,
     LogDirectoryError,
     OffsetOutOfRangeError,
     OptionError,
@@ -40,12 +43,16 @@ from kafkalog.jobs.cli.app import app
 from kafkalog.model import TopicPartition
 from kafkalog.streaming import api
 from kafkalog.streaming.admin import retention, topics
+from kafkalog.streaming.commit.bucket_commit import commit_batch
 from kafkalog.streaming.objects import bucket_store
 from kafkalog.streaming.objects.bucket_log import BucketLog, Proposal
 from kafkalog.streaming.objects.bucket_store import BucketRoot, BucketStore, number_batches
 from kafkalog.streaming.objects.cleaning import clean_commits
 from kafkalog.streaming.options.read_options import ReadOptions
+from kafkalog.streaming.sink.task_writer import TaskWriter
+from kafkalog.streaming.sink.write_options import WriteOptions, WritePlan
 from kafkalog.streaming.source.schema import ReadRows
+from kafkalog.streaming.store.identity import BatchIdentity
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -285,6 +292,116 @@ def test_an_append_with_a_name_is_there_once(appended: str) -> None:
     with pytest.raises(BatchIdentityError, match="with other rows"):
         kafkalog.append(appended, "t", pa.table({"value": ["b"]}), **named)
     assert values(appended) == [b"a"]
+
+
+def begin_again(tmp_path: Path) -> None:
+    """Empty the bucket, and let another process append to a log there."""
+    shutil.rmtree(tmp_path / "appended")
+    kafkalog.append("s3a://by/another/process", "t", pa.table({"value": ["new"]}))
+
+
+def test_another_log_in_the_same_place_is_what_is_read_from_now_on(
+    appended: str, tmp_path: Path
+) -> None:
+    named = {"transactional_id": "w", "version": 1}
+    rows = pa.table({"value": ["old"] * 3})
+    assert kafkalog.append(appended, "t", rows, **named).appended
+    tail = kafkalog.tail(appended, "t", options={"startingOffsets": "earliest"})
+    assert next(tail).num_rows == 3
+    planned = kafkalog.read(appended, "t")
+    begin_again(tmp_path)
+    assert values(appended) == [b"new"]
+    with pytest.raises(LogDirectoryError, match="somebody has emptied it"):
+        next(tail)
+    with suppress(DataLossError, LogDirectoryError):
+        assert b"new" not in planned.read_all()["value"].to_pylist()
+    assert kafkalog.append(appended, "t", rows, **named).appended
+    assert values(appended) == [b"new", *[b"old"] * 3]
+
+
+def test_whoever_goes_on_in_a_log_that_was_begun_again_is_told(
+    appended: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    named = {"transactional_id": "w", "version": 1}
+    rows = pa.table({"value": ["old"]})
+    kafkalog.append(appended, "t", rows, **named)
+    tail = kafkalog.tail(appended, "t", options={"startingOffsets": "earliest"})
+    assert next(tail).num_rows == 1
+    member = kafkalog.Consumer(appended, "g", "t", options={"startingOffsets": "earliest"})
+    assert member.poll(60) is not None
+    begin_again(tmp_path)
+    clock = system.boottime
+    monkeypatch.setattr(system, "boottime", lambda: clock() + 62)
+    with pytest.raises(LogDirectoryError, match="somebody has emptied it"):
+        kafkalog.append(appended, "t", rows, **named)
+    with pytest.raises(LogDirectoryError, match="somebody has emptied it"):
+        next(tail)
+    with pytest.raises(LogDirectoryError, match="somebody has emptied it"):
+        member.commit()
+    with suppress(KafkaLogError):
+        member.close()
+    assert values(appended) == [b"new"]
+
+
+def test_what_was_staged_for_another_log_is_refused(appended: str, tmp_path: Path) -> None:
+    kafkalog.append(appended, "t", pa.table({"value": ["old"]}))
+    rows = pa.table({"value": [bytes(1000) for _ in range(2000)]})
+    options = WriteOptions.parse({"path": appended, "topic": "t", "compression.type": "none"})
+    plan = WritePlan.of(options)
+    identity = BatchIdentity("w", 0)
+    staged = TaskWriter(plan, identity).write(rows.to_batches())
+    begin_again(tmp_path)
+    assert values(appended) == [b"new"]
+    assert plan.bucket is not None
+    for error in (LogDirectoryError, CommitError, CommitError):
+        with pytest.raises(error, match="somebody has emptied it"):
+            commit_batch(plan.bucket, plan.commit_plan, identity, staged.runs)
+    with pytest.raises(LogDirectoryError, match="not the same"):
+        TaskWriter(plan, identity).write(rows.to_batches())
+    assert values(appended) == [b"new"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "topic alter PLACE --topic t --partitions 2",
+        "topic delete PLACE --topic t --yes",
+        "topic trim PLACE --offset t-0=1 --yes",
+        "topic create PLACE --topic t --dry-run",
+        "retain PLACE",
+        "retain PLACE --dry-run",
+        "compact PLACE",
+        "run maintain PLACE",
+        "backup PLACE copy",
+        "topic list PLACE",
+        "topic describe PLACE --topic t",
+        "topic offsets PLACE",
+        "topic stats PLACE",
+        "verify PLACE",
+        "dump PLACE --topic t",
+        "get PLACE --topic t --key a",
+        "find PLACE --topic t --regex x",
+        "consume PLACE --topic t",
+        "sql PLACE select(1)",
+        "lag PLACE",
+        "group list PLACE",
+        "group describe PLACE --group g",
+        "group reset PLACE --group g --topic t --to earliest --yes",
+        "group delete PLACE --group g --yes",
+        "report PLACE --output r.html",
+        "recover PLACE",
+    ],
+)
+def test_what_only_looks_or_cares_makes_no_log(
+    appended: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, output = call(*words.replace("PLACE", appended).split())
+    assert "Traceback" not in output
+    assert "No such" not in output
+    assert code or "dry-run" in words, output
+    assert not (tmp_path / "appended").exists()
+    assert not (tmp_path / "copy").exists()
 
 
 def test_a_large_append_lies_in_an_object_of_its_own(appended: str, tmp_path: Path) -> None:
