@@ -16,10 +16,10 @@ SECOND_TRY = echo "what failed runs once more, alone:" && \
 RUN = JAVA_HOME="$$(cat .venv/.java-home)" PATH="$(CURDIR)/$(BIN):$$PATH"
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test unit nightly pipelines assignors differential stress kills groups replicas model powerloss simulate mutations day fuzz live bench matrix oldest lint types fmt docs build zip bundle release clean
+.PHONY: help env demo test unit nightly pipelines assignors differential stress kills groups replicas model powerloss simulate mutations day fuzz live bench matrix oldest lint types fmt docs docs-check build zip bundle release clean
 
 help: ## List the targets
-	@sed -n 's/^\([a-z]*\):.*## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 12
+	@sed -n 's/^\([a-z-]*\):.*## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 12
 
 # Modules are compiled as pip compiles installed ones: where PYTHONDONTWRITEBYTECODE is set, each
 # process would compile them again.
@@ -46,7 +46,7 @@ kills: env ## Kill writers at every call that changes a file, at random a thousa
 	    tests/crash/test_sink_query_killed.py tests/crash/test_cluster_killed.py \
 	    tests/interop/test_handover_after_crashes.py tests/interop/test_compaction_killed_broker.py
 
-nightly: env pipelines ## What takes hours: pipelines, transactions killed at every step, 20,000 alarms, benchmarks: SEED=...
+nightly: env pipelines docs-check ## What takes hours: pipelines, transactions killed at every step, 20,000 alarms, benchmarks: SEED=...
 	$(RUN) env KAFKALOG_TRANSACTION_STEPS=all KAFKALOG_ALARMS=20000 \
 	    KAFKALOG_ALARM_SEED=$(or $(SEED),$(shell date +%s)) python -m pytest -q --timeout 7200 \
 	    tests/interop/test_killed_transactions.py tests/crash/test_interrupted_calls.py
@@ -157,6 +157,17 @@ docs: env ## Build the documentation's site in build/site; a dead link or anchor
 	$(RUN) python -m tools.site
 	NO_MKDOCS_2_WARNING=1 build/docs-venv/bin/mkdocs build --quiet --strict --config-file build/mkdocs.yml
 	@echo "build/site/index.html"
+
+docs-check: docs ## Look at site, report and dashboard by Chromium, axe-core and Grafana's schema (10 minutes)
+	@build/docs-venv/bin/python -m pip install --quiet --retries 10 --timeout 60 \
+	    --only-binary :all: --requirement requirements/pages.txt
+	@rm -rf build/report-log && printf 'UA:EWR-IAH\nAA:JFK-MIA\n' | \
+	    $(BIN)/kafkalog produce build/report-log --topic flights -K : > build/report.txt
+	@$(BIN)/kafkalog group reset build/report-log --group billing --topic flights --to earliest > build/report.txt
+	@truncate --size 60 build/report-log/flights-0/00000000000000000000.log # damage, with its command
+	@$(BIN)/kafkalog report build/report-log --html build/report.html > build/report.txt; test $$? -eq 1
+	build/docs-venv/bin/python tools/page_check.py build/site build/report.html \
+	    docs/deploy/grafana-dashboard.json build/screenshots
 
 build: env ## Build wheel and sdist in dist/
 	$(RUN) python -m build --no-isolation

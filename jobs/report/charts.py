@@ -354,14 +354,14 @@ class Growth:
         return tag("ul", *items, class_="legend")
 
     def cumulative(self, width: int) -> Markup:
-        """Draw how the bytes add up, in steps: nothing is known of the time within a span."""
+        """Draw how the bytes add up, in steps: of each span as they are at its end."""
         lows = dict.fromkeys(self._edges(), 0)
         shapes, totals = [], self._totals()
         frame = self._frame(width, 240, max(totals.values(), default=0), size_ticks)
         for each in self.series:
             highs, total = {}, 0
             for edge in lows:
-                total += each.spans.get(edge - 1, (0, 0))[_BYTES]
+                total += each.spans.get(edge, (0, 0))[_BYTES]
                 highs[edge] = lows[edge] + total
             there = [(edge * self.width_ms, value) for edge, value in _in_steps(highs)]
             back = [(edge * self.width_ms, value) for edge, value in reversed(_in_steps(lows))]

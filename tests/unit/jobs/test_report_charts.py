@@ -97,6 +97,14 @@ def test_areas_grow_up_to_all_that_is_there_and_stand_on_each_other() -> None:
     assert round(both / large * 120) == 160
 
 
+def test_what_lies_in_the_last_span_is_drawn_over_it() -> None:
+    (path,) = ET.fromstring(Growth(measured({"t": [40_000]})).cumulative(880)).iter("path")
+    points = path.get("d", "").removeprefix("M").removesuffix(" Z").split(" L")
+    xs, ys = zip(*(map(float, point.split()) for point in points), strict=True)
+    high = [x for x, y in zip(xs, ys, strict=True) if y == min(ys)]
+    assert max(high) - min(high) > 100
+
+
 def test_many_topics_are_drawn_as_a_few() -> None:
     few = Growth(measured({f"t{n}": [100 * (n + 1)] for n in range(MOST_SERIES + 1)}))
     assert [each.name for each in few.series] == ["t5", "t4", "t3", "t2", "t1", "t0"]

@@ -1,0 +1,10 @@
+// Broad tables and blocks scroll by the keyboard too: they are wrapped once the page is there.
+addEventListener("load", () => {
+  const reach = () => {
+    for (const each of document.querySelectorAll(".md-typeset__scrollwrap, .md-typeset pre > code")) {
+      each.tabIndex = 0;
+    }
+  };
+  reach();
+  new MutationObserver(reach).observe(document.body, { childList: true, subtree: true });
+});
