@@ -205,6 +205,29 @@ def settings_of(broker: Broker, topic: str) -> set[tuple[str, str]]:
     return {(name, entry.value) for name, entry in found.result().items()}
 
 
+def test_a_topic_that_was_compacted_before_it_was_tiered_has_holes_and_no_losses(
+    tiers: Tiers,
+) -> None:
+    compacted = {
+        "cleanup.policy": "compact",
+        "segment.bytes": "1048576",
+        "min.cleanable.dirty.ratio": "0.01",
+        "max.compaction.lag.ms": "1",
+    }
+    tiers.broker.create_topics(Topic("holes", 1, compacted))
+    for _ in range(4):
+        tiers.produce("holes", 1000)
+    until(lambda: len(of_client(tiers, "holes")) < 3000)
+    tiers.alter("holes", **{"cleanup.policy": "delete", **TIERED})
+    tiers.produce("holes", 100)
+    until(lambda: tiers.first_here("holes") > 0)
+    read = of_client(tiers, "holes")
+    assert len(read) < read[-1][1]
+    assert places(tiers.read("holes")) == read
+    tail = kafkalog.tail(tiers.log, "holes", idle_timeout=5, options=tiers.options())
+    assert [n for batch in tail for n in batch["offset"].to_pylist()] == [n for _, n in read]
+
+
 def test_a_tiered_topic_is_read_as_a_consumer_reads_it(tiers: Tiers) -> None:
     tiers.broker.create_topics(Topic("plain", 2, TIERED), Topic("sent", 2, TIERED))
     tail = kafkalog.tail(tiers.log, "plain", idle_timeout=5, options=tiers.options())

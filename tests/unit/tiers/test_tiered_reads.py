@@ -7,7 +7,7 @@ import random
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.support.logs import Row, append_batch, batch_bytes, write_checkpoint
+from tests.support.logs import Row, append_batch, batch_bytes, write_checkpoint, write_segment
 from tests.support.tiers import KafkaTier, write_log, write_metadata
 from tests.support.transactions import ABORT, COMMIT, BrokerLog
 
@@ -173,6 +173,35 @@ def test_what_expires_in_the_tier_is_a_loss_for_who_was_to_read_it(tmp_path: Pat
         offsets(in_another_process(splits), options)
     kept = topic.options(failOnDataLoss="false")
     assert offsets(splits, kept) == list(range(10, 40))
+
+
+@pytest.mark.parametrize("alone", [False, True], ids=["with the log", "alone"])
+@pytest.mark.parametrize("says", [True, False])
+def test_what_was_compacted_before_it_was_moved_is_a_hole_and_no_loss(
+    tmp_path: Path, says: bool, alone: bool
+) -> None:
+    log, tier = tmp_path / "log", KafkaTier(tmp_path / "tier")
+    write_log(log, [0, 10, 30, 40], 50)
+    kept = {0: (3, 4), 10: (11, 12, 25), 30: (39,), 40: (40, 41)}
+    for start, offsets in kept.items():  # 10 to 30 are two segments that a cleaner has joined
+        rows = [batch_bytes(n, [Row(str(n).encode(), timestamp=1000 * n)]) for n in offsets]
+        write_segment(log / "t-0", start, b"".join(rows), index=True)
+    write_checkpoint(log, LOG_START_OFFSET, {"t-0": 0})
+    write_checkpoint(log, "replication-offset-checkpoint", {"t-0": 42})
+    tier.move(log / "t-0", [0, 10, 30, 40], says=says)
+    write_metadata(log, tier.records)
+    place = tier.root if alone else log
+    given = {"remote.path": str(tier.root), "kafka.isolation.level": "read_committed"}
+    there = [n for start, found in kept.items() for n in found if start < 40 or not alone]
+    for begin in (0, 5, 13, 26, 31):
+        start = {"startingOffsets": f'{{"t":{{"0":{begin}}}}}'}
+        for options in (start, {"startingTimestamp": str(1000 * begin)}):
+            found = kafkalog.read(place, "t", options=given | options).read_all()
+            assert found["offset"].to_pylist() == [n for n in there if n >= begin]
+    tail = kafkalog.tail(
+        place, "t", idle_timeout=0.1, options={**given, "startingOffsets": "earliest"}
+    )
+    assert [n for batch in tail for n in batch["offset"].to_pylist()] == there
 
 
 @pytest.mark.parametrize("seed", range(12))
