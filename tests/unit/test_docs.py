@@ -71,6 +71,16 @@ def test_the_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text().split()) <= 900
 
 
+def test_the_pages_of_users_are_short_enough_to_be_read() -> None:
+    """Tutorial, how-to and reference: who adds a fact says another one more shortly."""
+    found = site.pages()
+    navigation = (ROOT / "mkdocs.yml").read_text().partition("\nnav:\n")[2]
+    of_users = navigation.partition("  - Explanation:")[0]
+    names = set(re.findall(r"([\w-]+\.md)$", of_users, re.MULTILINE)) - {"changelog.md"}
+    assert len(names) > 25
+    assert sum(len(found[name].split()) for name in names) <= 35_000
+
+
 def test_every_row_of_what_shows_it_names_a_test() -> None:
     shown = (ROOT / "docs/evidence.md").read_text().partition("## Tests by promise")[2]
     rows = [line for line in shown.splitlines() if line.startswith("| ")]
