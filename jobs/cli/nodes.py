@@ -100,7 +100,7 @@ def _agree_to_loss(paths: list[str], done: list[Elected], *, yes: bool) -> None:
 def elect(
     paths: Paths,
     preferred: Annotated[
-        bool, typer.Option("--preferred", help="The first replica of each that is in sync.")
+        bool, typer.Option("--preferred", help="Elect the preferred replica if it is in sync.")
     ] = False,
     unclean: Annotated[
         bool, typer.Option("--unclean", help="One that lacks records, if none in sync is left.")

@@ -160,7 +160,8 @@ class ConsumerOptions(Options):
         """How the log directories may be changed."""
         return SetPolicy(
             allows_broker=self.allow_broker_directory,
-            broker_advice="The option allowBrokerDirectory=true permits it",
+            broker_advice="Once it has stopped, run `kafkalog broker takeover`. Then the option "
+            "allowBrokerDirectory=true permits it",
             wait_ms=self.max_block_ms,
             is_durable=self.flush == "commit",
             may_grow=False,

@@ -17,8 +17,8 @@ BY_FLAG: Final = "--allow-broker-directory permits it, allows_broker=True from P
 """How a person permits a command to write where a broker lived."""
 
 BY_OPTION: Final = (
-    "The option allowBrokerDirectory=true permits it (at the command line --set "
-    "allowBrokerDirectory=true)"
+    "Once it has stopped, run `kafkalog broker takeover`. Then the option "
+    "allowBrokerDirectory=true permits it (at the command line --set allowBrokerDirectory=true)"
 )
 """How a writer with options permits it."""
 

@@ -1083,10 +1083,12 @@ def a_damaged_intent_is_moved_away(place: Place) -> None:
     place.check([*FIRST, "cut 0", "cut 1"])
 
 
-@case("The option allowBrokerDirectory=true permits it", on="one")
+@case("Once it has stopped, run `kafkalog broker takeover`. Then", on="one")
 def writing_where_a_broker_lived_is_allowed(place: Place) -> None:
     (place.folders[0] / META_PROPERTIES).write_text("version=1\n")
-    (words,) = re.findall(r"at the command line (--set \S+)\)", place.refused())
+    message = place.refused()
+    place.follow(message, "broker takeover")
+    (words,) = re.findall(r"at the command line (--set \S+)\)", message)
     done = CliRunner().invoke(
         app, ["append", place.path, "--topic", "t", *words.split()], input="line\n"
     )
