@@ -35,14 +35,14 @@ import json
 import os
 import re
 import struct
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kafkalog.errors import CheckpointError, InvalidTopicError, LogDirectoryError
 from kafkalog.files.atomic import create_atomically, write_atomically
 from kafkalog.files.regular import fsync_directory, open_regular, read_regular
 from kafkalog.files.remote_path import RemotePath
-from kafkalog.files.system import system
+from kafkalog.files.system import remembered, system
 from kafkalog.model import TopicPartition, validate_topic_name
 
 if TYPE_CHECKING:
@@ -202,6 +202,7 @@ LEADER_EPOCHS: Final = "leader-epoch-checkpoint"
 PARTITION_METADATA: Final = "partition.metadata"
 
 _SMALL: Final = 1 << 20
+_LARGE: Final = 16 << 10
 _WITHOUT: Final = {
     RECOVERY_POINT: "nothing counts as flushed then, and logs are looked at as a whole",
     LOG_START_OFFSET: "logs start where the commit state says then, or with their first segments",
@@ -239,7 +240,7 @@ def find_offset_checkpoint(directory: Path, name: str) -> dict[TopicPartition, i
     path = directory / name
     try:
         content = read_regular(path, limit=_MAX_BYTES)
-        found = _parse_usual_entries(content)
+        found = remembered(_ParsedEntries).of(content)
         if found is None:
             entries = _parse_checkpoint(content, path, fields=3)
             found = {
@@ -256,6 +257,20 @@ def find_offset_checkpoint(directory: Path, name: str) -> dict[TopicPartition, i
             f"{error}. Restore it; or remove it: {_WITHOUT[name]}", fault=str(error)
         ) from error
     return found
+
+
+class _ParsedEntries:
+    """The entries of the large files that were read last: a commit may read 10,000 again."""
+
+    def __init__(self) -> None:
+        self._parse = lru_cache(maxsize=4)(_parse_usual_entries)
+
+    def of(self, content: bytes) -> dict[TopicPartition, int] | None:
+        """Return the entries of a file with this content, for the caller to change."""
+        if len(content) < _LARGE:
+            return _parse_usual_entries(content)
+        found = self._parse(content)
+        return None if found is None else dict(found)
 
 
 def _parse_usual_entries(content: bytes) -> dict[TopicPartition, int] | None:

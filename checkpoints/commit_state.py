@@ -638,7 +638,9 @@ class CommitState:
 
     def topic(self, topic: str, topic_id: str | None) -> TopicState | None:
         """Return what is known of a topic; see :meth:`key_of`."""
-        known = self.topics.get(self.key_of(topic, topic_id))
+        # the key is the id, where there is one; this is asked of 10,000 partitions at a time
+        key = topic_id or self.key_of(topic, topic_id)
+        known = self.topics.get(key)
         # A folder that was copied under another name carries an id that is not its topic's.
         return known if known is not None and known.name == topic else None
 

@@ -95,15 +95,16 @@ class Committed:
 
     def high_watermark(self, topic: str, topic_id: str | None, partition: int) -> int | None:
         """Return the committed end of a partition, None if the state does not know it."""
-        known = self._partition(topic, topic_id, partition)
+        known = self.partition(topic, topic_id, partition)
         return None if known is None else known.high_watermark
 
     def log_start(self, topic: str, topic_id: str | None, partition: int) -> int:
         """Return the offset below which nothing of a partition is read, 0 where none is known."""
-        known = self._partition(topic, topic_id, partition)
+        known = self.partition(topic, topic_id, partition)
         return 0 if known is None else known.log_start
 
-    def _partition(self, topic: str, topic_id: str | None, partition: int) -> PartitionState | None:
+    def partition(self, topic: str, topic_id: str | None, partition: int) -> PartitionState | None:
+        """Return where a partition stands, None if the state does not know it."""
         if self.state is None:
             return None
         if topic_id is None and (topic, partition) in self.being_made:

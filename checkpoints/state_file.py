@@ -107,9 +107,10 @@ from kafkalog.checkpoints.sealed_file import (
     texts,
     unknown_content,
 )
-from kafkalog.errors import CheckpointError, InvalidTopicError
+from kafkalog.errors import CheckpointError, InvalidTopicError, KafkaLogError
 from kafkalog.files.system import remembered, system
 from kafkalog.files.timeouts import stalled
+from kafkalog.files.watch import Stamp, stamp_of
 from kafkalog.model import validate_topic_name
 
 if TYPE_CHECKING:
@@ -452,11 +453,25 @@ def names_nodes(directory: Path) -> bool:
     """Whether a log directory is of a replicated set, as far as the head of its state tells."""
     if stalled(directory) is not None:
         return False
+    path, known = directory / STATE_FILE, remembered(_NamesNodes)
     try:
-        head = read_head(directory / STATE_FILE)
-    except (OSError, CheckpointError):
+        stamp = stamp_of(str(path))
+        if stamp is None:
+            return False
+        found = known.get(path)
+        if found is None or found[0] != stamp:
+            head = read_head(path)
+            found = known[path] = stamp, head is not None and "nodes" in head
+    except (OSError, KafkaLogError):
         return False
-    return head is not None and "nodes" in head
+    return found[1]
+
+
+class _NamesNodes(dict["Path", tuple[Stamp, bool]]):
+    """What :func:`names_nodes` found last, which counts until the state is replaced.
+
+    A state that names nodes is longer than one that names none, so its stamp is another one.
+    """
 
 
 def _parse(path: Path, sealed: Sealed) -> CommitState:

@@ -34,7 +34,7 @@ from kafkalog.streaming.store.recovery.unsynced import advice
 from kafkalog.streaming.store.topics import Topic, TopicCatalog, warn_of_partitions
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from kafkalog.streaming.commit.append import CommitPlan
@@ -247,11 +247,12 @@ class _Planner:
         """How many partitions each log directory has; changed as new ones are placed."""
         return LogDirs(self._log_set.directories).partition_counts()
 
-    def topic(self, name: str) -> Topic:
-        """Describe a topic, or the one that is to be made."""
+    def topic(self, name: str, written: Collection[int] = ()) -> Topic:
+        """Describe a topic, or the one that is to be made; ``written`` of its partitions are."""
         found = self._topics.get(name)
-        if found is None:
-            found = self._topics[name] = self._catalog.topic(name, self._policies.get(name))
+        if found is None or written:
+            found = self._catalog.topic(name, self._policies.get(name), written=written)
+            self._topics[name] = found
         return found
 
     def open(
@@ -268,7 +269,7 @@ class _Planner:
         for key, runs in by_partition.items():
             wanted.setdefault(key.topic, set()).add(key.partition)
             placed.setdefault(key.topic, set()).update(run.partitions for run in runs)
-        topics = {name: self.topic(name) for name in sorted(wanted)}
+        topics = {name: self.topic(name, wanted[name]) for name in sorted(wanted)}
         for run in chain.from_iterable(by_partition.values()):
             self._check_not_deleted(run, topics[run.topic_partition.topic])
         self._check_new_topics(topics)

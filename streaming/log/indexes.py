@@ -97,7 +97,8 @@ class SparseIndex(Closing):
         self._known_slots: Entries = np.empty(0, np.int64)
         try:
             self._check_size(self._file.size)
-            self._take_known()
+            if isinstance(path, RemotePath):
+                self._take_known(path)
             # Until the written ones are counted, so that a file that shrinks meanwhile is told.
             self._entries = self._file.size // self.ENTRY.itemsize
             self._entries = self._count_written(self._entries)
@@ -120,13 +121,9 @@ class SparseIndex(Closing):
                 f"{self.path}: has {size} bytes, and an index has at most {_MAX_BYTES}; {REBUILD}"
             )
 
-    def _take_known(self) -> None:
+    def _take_known(self, path: RemotePath) -> None:
         """Take the entries that the store knows: what lies between two of them is one read."""
-        known = (
-            self.path.store.index_entries(self.path.key)
-            if isinstance(self.path, RemotePath)
-            else b""
-        )
+        known = path.store.index_entries(path.key)
         slots = _known_slots(self._file.size // self.ENTRY.itemsize, self.ENTRY.itemsize)
         if known and len(known) == len(slots) * self.ENTRY.itemsize:
             self._known, self._known_slots = np.frombuffer(known, self.ENTRY), slots

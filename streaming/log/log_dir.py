@@ -307,14 +307,14 @@ def list_folders(path: Path, known: FolderListing | None) -> FolderListing:
     if itself is not None:
         listing = FolderListing({}, [itself])
         return known if known == listing else listing
-    entries = {entry.name: entry for entry in entries_of(path) if _may_be_partition(entry.name)}
-    folders = {name: _inode(entry) for name, entry in entries.items()}
+    entries = [entry for entry in entries_of(path) if _may_be_partition(entry.name)]
+    folders = {entry.name: _inode(entry) for entry in entries}
     if known is not None and known.folders == folders:
         return known
     found = [
-        PartitionDirectory(topic_partition, path / name, path, _is_link(entry))
-        for name, entry in entries.items()
-        if (topic_partition := parse_partition_directory(name)) is not None
+        PartitionDirectory(topic_partition, path / entry.name, path, _is_link(entry))
+        for entry in entries
+        if (topic_partition := parse_partition_directory(entry.name)) is not None
         and topic_partition.topic != CLUSTER_METADATA_TOPIC
         and entry.is_dir()
     ]

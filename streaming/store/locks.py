@@ -71,8 +71,21 @@ _HOLDER_BYTES: Final = 500
 
 
 class _Held(NamedTuple):
+    """A file that is open, and locked; ``number`` are device and inode, which it keeps."""
+
     path: Path
     descriptor: int
+    number: tuple[int, int]
+    is_shared: bool
+    """Whether other machines may lock it too."""
+
+    @classmethod
+    def of(cls, path: Path) -> Self:
+        """Open a file that is to be locked; it is made if need be."""
+        shared = is_shared(path.parent)
+        descriptor = _open(path)
+        found = os.fstat(descriptor)
+        return cls(path, descriptor, (found.st_dev, found.st_ino), shared)
 
 
 class DirectoryLocks(Closing):
@@ -144,7 +157,7 @@ class DirectoryLocks(Closing):
                     f"the lock on {held.path} was lost, and another process holds it now. Nothing "
                     "was written; try again"
                 )
-            if held.path.name == LOCK_FILE and is_shared(held.path.parent):
+            if held.path.name == LOCK_FILE and held.is_shared:
                 self._prove(held)
 
     def _check_links(self) -> None:
@@ -200,7 +213,7 @@ class DirectoryLocks(Closing):
     def _take(self, path: Path, undo: ExitStack) -> str | None:
         """Lock one file; if another process holds it, return what that says about itself."""
         while True:
-            held = _Held(path, _open(path))
+            held = _Held.of(path)
             remembered(_Descriptors).add(held.descriptor)
             with ExitStack() as on_failure:
                 on_failure.callback(_release, held.descriptor)
@@ -401,12 +414,11 @@ def _try_lock(held: _Held) -> bool:
 
 
 def _is_on_disk(held: _Held) -> bool:
-    locked = os.fstat(held.descriptor)
     try:
         found = held.path.lstat()
     except FileNotFoundError:
         return False
-    return (found.st_dev, found.st_ino) == (locked.st_dev, locked.st_ino)
+    return (found.st_dev, found.st_ino) == held.number
 
 
 # ----------------------------------------------------------------------------------------------

@@ -226,6 +226,14 @@ class LogDirs:
         """
         if self.is_replicated and (of_nodes := self._find_of_nodes()) is not None:
             return of_nodes
+        return self.local_partitions()
+
+    def local_partitions(self) -> dict[TopicPartition, PartitionDirectory]:
+        """Find the live partitions of directories that are known not to be of a replicated set.
+
+        Raises:
+            LogDirectoryError: as :meth:`partitions`.
+        """
         for rest in (*_RESTS_SECONDS, None):
             known, found = self._seen
             listed = self._list(known)

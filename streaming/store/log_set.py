@@ -73,10 +73,13 @@ class LogSet:
         Of a replicated set each is where its leader has it. Who has no locks is told which replicas
         are in sync now, and gets their stamps: another process may be about to change them.
         """
-        if self.state.is_replicated and self.verify_locks is not _of_a_look:
+        log_dirs = log_dirs_of_set(*self.directories)
+        if not self.state.is_replicated:
+            found = log_dirs.local_partitions()
+        elif self.verify_locks is not _of_a_look:
             found = leader_folders(self.state, partitions_by_node(self.node.nodes()))
         else:
-            found = log_dirs_of_set(*self.directories).partitions()
+            found = log_dirs.partitions()
         return without_deleted(found, self.state)
 
     def replicas(self) -> Iterator[Mapping[TopicPartition, PartitionDirectory]]:

@@ -170,8 +170,9 @@ def _starts(known: Mapping[Path, CommitState], strangers: Sequence[Path]) -> boo
     if not known:
         return True
     is_one_set = not strangers and len({state.set_id for state in known.values()}) == 1
-    begun = any((folder / INTENT_FILE).exists() for folder in known)
-    return _newest(known).sequence == 0 and not is_one_set and not begun
+    if is_one_set or _newest(known).sequence:
+        return False
+    return not any((folder / INTENT_FILE).exists() for folder in known)
 
 
 def inspect_set(folders: Sequence[Path], policy: SetPolicy) -> LogSet:

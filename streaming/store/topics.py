@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Self
 from kafkalog.checkpoints.broker import PARTITION_METADATA, read_topic_id
 from kafkalog.checkpoints.commit_state import topic_key
 from kafkalog.checkpoints.committed import load_committed
-from kafkalog.checkpoints.topic_ids import is_changed_id
+from kafkalog.checkpoints.topic_ids import CHANGED_IDS_FILE, is_changed_id
 from kafkalog.errors import (
     InvalidTopicError,
     LogDirectoryError,
@@ -20,10 +20,12 @@ from kafkalog.errors import (
     RowError,
     UnknownTopicOrPartitionError,
 )
-from kafkalog.files.system import once_per_process
+from kafkalog.files.system import once_per_process, remembered
+from kafkalog.files.watch import stamp_of
 from kafkalog.model import (
     CLUSTER_METADATA_TOPIC,
     INTERNAL_TOPICS,
+    TopicPartition,
     listed,
     nearest,
     partition_counts,
@@ -31,17 +33,18 @@ from kafkalog.model import (
 )
 from kafkalog.streaming.coordinator.cluster_partitions import read_partition_counts
 from kafkalog.streaming.options.topic_settings import LogConfig, understood
+from kafkalog.streaming.store.file_systems import is_shared
 from kafkalog.streaming.store.log_dirs import log_dirs_of_set
 from kafkalog.streaming.store.partition_folders import TopicOwners, check_no_link, without_deleted
 from kafkalog.streaming.store.recovery.lost_partitions import lost_id_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from kafkalog.checkpoints.commit_state import CommitState
     from kafkalog.checkpoints.committed import Committed
-    from kafkalog.model import TopicPartition
+    from kafkalog.files.watch import Stamp
     from kafkalog.streaming.log.log_dir import PartitionDirectory
     from kafkalog.streaming.store.policy import TopicPolicy
 
@@ -59,6 +62,8 @@ __all__ = [
 _LOGGER: Final = logging.getLogger("kafkalog.sink")
 
 _RESERVED_PREFIX: Final = "__"
+_TOPICS_KEPT: Final = 1000
+"""Of so many topics with several partitions a process knows the ids."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +166,82 @@ def warn_of_partitions(name: str, wanted: int, partitions: int) -> None:
     )
 
 
+class _Index:
+    """What a listing of partitions holds, by topic."""
+
+    def __init__(self, partitions: Mapping[TopicPartition, PartitionDirectory]) -> None:
+        self.partitions = partitions
+        self.counts = partition_counts(partitions)
+        self.log_dirs = sorted({each.log_dir for each in partitions.values()})
+        self.folders: dict[str, list[PartitionDirectory]] = {}
+        for key, folder in partitions.items():
+            self.folders.setdefault(key.topic, []).append(folder)
+        links = (each for each in partitions.values() if each.is_link)
+        self.links = {each.topic_partition.topic: each for each in links}
+
+
+class _Indexes:
+    """The indexes of the listings seen last, which are the very same while nothing changes."""
+
+    def __init__(self) -> None:
+        self._found: list[_Index] = []
+
+    def of(self, partitions: Mapping[TopicPartition, PartitionDirectory]) -> _Index:
+        """Return the index of a listing, which nobody changes any more."""
+        for index in self._found:
+            if index.partitions is partitions:
+                return index
+        index = _Index(partitions)
+        self._found = [index, *self._found[:7]]
+        return index
+
+
+class _KnownIds:
+    """The topic ids that folders were found to carry, which are not read again for each append.
+
+    They count while nothing has changed that could give folders another id: a listing shows the
+    very same folders, no ``kafkalog.changed-ids`` was written, and the commit state has the topic
+    under this id. The folder of a partition that is written to is looked at nevertheless. On file
+    systems that hosts share nothing is kept, since they may show an older listing.
+    """
+
+    def __init__(self) -> None:
+        self._found: dict[Path, tuple[Sequence[PartitionDirectory], _Changes, str]] = {}
+
+    def find(self, folders: Sequence[PartitionDirectory], state: CommitState | None) -> str | None:
+        """Return the id that all folders of a topic carry, None where that is not known."""
+        found = self._found.get(folders[0].path)
+        if found is None or state is None:
+            return None
+        before, changed_ids, topic_id = found
+        is_same = before is folders and _changed_ids(changed_ids) == changed_ids
+        if not is_same or topic_id not in state.topics:
+            del self._found[folders[0].path]
+            return None
+        return topic_id
+
+    def note(
+        self, folders: Sequence[PartitionDirectory], read: Callable[[], set[str | None]]
+    ) -> set[str | None]:
+        """Note and return what ``read`` finds: ids of folders that have just been listed."""
+        changed_ids = _changed_ids({each.log_dir for each in folders})
+        ids = read()
+        topic_id = next(iter(ids)) if len(ids) == 1 else None
+        if len(folders) > 1 and topic_id is not None and not is_shared(folders[0].log_dir):
+            self._found[folders[0].path] = folders, changed_ids, topic_id
+            while len(self._found) > _TOPICS_KEPT:
+                del self._found[next(iter(self._found))]
+        return ids
+
+
+_Changes = dict["Path", "Stamp | None"]
+
+
+def _changed_ids(log_dirs: Iterable[Path]) -> _Changes:
+    """Return what tells whether ids were changed in some log directories."""
+    return {each: stamp_of(f"{each}/{CHANGED_IDS_FILE}") for each in log_dirs}
+
+
 class TopicCatalog:
     """What the log directories hold at one moment, and what new topics would look like.
 
@@ -180,9 +261,10 @@ class TopicCatalog:
         self._policy = policy
         self._new: set[str] = set()
         self._owners = TopicOwners(committed.state)
-        self._counts = self._replicated() | partition_counts(
-            partitions.keys() - committed.being_made
-        )
+        self._index = remembered(_Indexes).of(partitions)
+        new = committed.being_made
+        counts = partition_counts(partitions.keys() - new) if new else self._index.counts
+        self._counts = self._replicated() | counts
 
     @classmethod
     def load(cls, directories: Iterable[Path], policy: TopicPolicy) -> Self:
@@ -225,11 +307,14 @@ class TopicCatalog:
         found = self._partitions.get(key)
         return None if found is None else found.log_dir
 
-    def topic(self, name: str, policy: TopicPolicy | None = None) -> Topic:
+    def topic(
+        self, name: str, policy: TopicPolicy | None = None, *, written: Collection[int] = ()
+    ) -> Topic:
         """Describe a topic, or the one that would be made, by its own ``policy`` if it has one.
 
         Partitions that have lost their folders count, and those that a cluster has elsewhere: keys
-        are to go where they always went.
+        are to go where they always went. ``written`` are partitions whose topic id is looked at,
+        also where that of the topic is known.
 
         Raises:
             InvalidTopicError, RowError: it may not be written to, see :func:`check_writable`.
@@ -241,25 +326,24 @@ class TopicCatalog:
             check_no_collision(name, (*self._counts, *self._new))
             self._new.add(name)
             return Topic(name, policy.partitions or 1, policy.settings, exists=False)
-        topic_id = self._topic_id(name)
+        topic_id = self._topic_id(name, written)
         state = self._committed.state
         known = state.topic(name, topic_id) if state else None
         count = max(count, known.known_count if known else 0)
         if topic_id is not None and not (state and state.is_replicated):
-            log_dirs = {entry.log_dir for key, entry in self._partitions.items()}
-            count = max(count, read_partition_counts(sorted(log_dirs)).get(topic_id, 0))
+            count = max(count, read_partition_counts(self._index.log_dirs).get(topic_id, 0))
         settings = {**(known.settings if known else {}), **policy.settings}
         return Topic(name, count, settings, exists=True, topic_id=topic_id)
 
-    def _topic_id(self, name: str) -> str | None:
+    def _topic_id(self, name: str, written: Collection[int]) -> str | None:
         """Return the id that all partitions of a topic carry."""
-        folders = [entry for key, entry in self._partitions.items() if key.topic == name]
+        folders = self._index.folders.get(name)
         if not folders:
             return self._id_of_missing(name)
-        for entry in folders:
-            check_no_link(entry)
+        if name in self._index.links:
+            check_no_link(self._index.links[name])
         try:
-            ids = self._ids(folders)
+            ids = self._ids(folders, written)
         except OSError as error:
             raise LogDirectoryError(f"topic {name!r}: its id cannot be read: {error}") from error
         if len(ids) > 1:
@@ -270,11 +354,19 @@ class TopicCatalog:
             self._check_never_had_id(name, folders)
         return topic_id
 
-    def _ids(self, folders: Sequence[PartitionDirectory]) -> set[str | None]:
+    def _ids(
+        self, folders: Sequence[PartitionDirectory], written: Collection[int]
+    ) -> set[str | None]:
         """Read the ids in folders; of a replicated topic those of nodes that are there and work."""
         state = self._committed.state
         if state is None or not state.is_replicated:
-            return {self._read_id(entry.path) for entry in folders}
+            known = remembered(_KnownIds)
+            if (topic_id := known.find(folders, state)) is not None:
+                name = folders[0].topic_partition.topic
+                named = (self._partitions.get(TopicPartition(name, each)) for each in written)
+                if {self._read_id(each.path) for each in named if each} <= {topic_id}:
+                    return {topic_id}
+            return known.note(folders, lambda: {self._read_id(each.path) for each in folders})
         ids: set[str | None] = set()
         for entry in folders:
             with suppress(OSError):  # whoever writes there will be told

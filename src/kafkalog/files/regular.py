@@ -73,6 +73,10 @@ def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:
         FileNotFoundError: nothing has that name.
         LogDirectoryError: it is a link, FIFO, device, socket or folder, or may not be opened.
     """
+    return _open_regular(path, flags)[0]
+
+
+def _open_regular(path: Path, flags: int) -> tuple[int, os.stat_result]:
     try:
         descriptor = os.open(path, flags | _SAFE)
     except FileNotFoundError:
@@ -86,13 +90,14 @@ def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:
             f"{path}: is a link, FIFO, device or folder where a regular file is expected; "
             "remove it or name another log directory"
         ) from error
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+    found = os.fstat(descriptor)
+    if not stat.S_ISREG(found.st_mode):
         os.close(descriptor)
         raise LogDirectoryError(
             f"{path}: is a FIFO, device or folder where a regular file is expected; "
             "remove it or name another log directory"
         )
-    return descriptor
+    return descriptor, found
 
 
 def read_regular(path: Path, *, limit: int) -> bytes:
@@ -109,9 +114,9 @@ def read_regular(path: Path, *, limit: int) -> bytes:
 
 
 def _read_small(path: Path, limit: int) -> bytes:
-    descriptor = open_regular(path)
+    descriptor, found = _open_regular(path, os.O_RDONLY)
     try:
-        return read_whole(descriptor, path, limit=limit)
+        return _read_whole(descriptor, found.st_size, path, limit)
     finally:
         os.close(descriptor)
 
@@ -119,17 +124,22 @@ def _read_small(path: Path, limit: int) -> bytes:
 def read_whole(descriptor: int, path: Path, *, limit: int) -> bytes:
     """Read a small file that was just opened under this path.
 
+    What is appended meanwhile is not read.
+
     Raises:
         LogDirectoryError: it is not readable, or longer than ``limit`` bytes.
     """
-    size = os.fstat(descriptor).st_size
+    return _read_whole(descriptor, os.fstat(descriptor).st_size, path, limit)
+
+
+def _read_whole(descriptor: int, size: int, path: Path, limit: int) -> bytes:
     if size > limit:
         raise LogDirectoryError(f"{path}: has {size} bytes, expected at most {limit}")
-    parts = []
+    data = b""
     with naming(descriptor):
-        while part := os.read(descriptor, 1 << 20):
-            parts.append(part)
-    return b"".join(parts)
+        while len(data) < size and (part := os.read(descriptor, size - len(data))):
+            data += part
+    return data
 
 
 def create_exclusive(path: Path) -> int:

@@ -75,13 +75,20 @@ class Watch:
         """Have the next :meth:`changed` say so."""
         self._settled = False
 
-    def changed(self) -> bool:
-        """Look again; return whether it may have changed since the last look, True at the first."""
+    def may_have_changed(self) -> bool:
+        """Return what :meth:`changed` would; the next one looks as if this had not."""
+        return not self._settled or self._look() != self._stamp
+
+    def _look(self) -> Stamp | None:
         try:
-            stamp = stamp_of(self._path)
+            return stamp_of(self._path)
         except OSError as error:
             # Whoever reads the file finds out what that means: of several nodes one may fail.
-            stamp = (-1, error.errno or 0, 0, 0, 0)
+            return (-1, error.errno or 0, 0, 0, 0)
+
+    def changed(self) -> bool:
+        """Look again; return whether it may have changed since the last look, True at the first."""
+        stamp = self._look()
         if stamp == self._stamp and self._settled:
             return False
         self._stamp = stamp

@@ -268,13 +268,18 @@ class WatchedMarks:
             CheckpointError, LogDirectoryError: what a broker has committed cannot be read.
         """
         key = where.topic_partition
+        known = self.committed.partition(key.topic, topic_id, key.partition)
+        starts = (0, 0)  # as a broker has kept it, and as the commit state has
+        if not self._every_batch:
+            kept = 0 if known is None else known.log_start
+            starts = self._log_starts.value.get(key, 0), kept
         return RecordedOffsets(
-            self.committed.high_watermark(key.topic, topic_id, key.partition),
+            None if known is None else known.high_watermark,
             where.log_dir in self._with_state,
             self._begun.get(key),
             self._high_watermark(where),
             self._recovery_points.value.get(key) if self._to_log_end else None,
-            *self._starts(key, topic_id),
+            *starts,
         )
 
     def _high_watermark(self, where: PartitionDirectory) -> int | None:
@@ -299,13 +304,6 @@ class WatchedMarks:
         is_tiered = self._has_remote_indexes or (known is not None and is_remote(known.settings))
         start = self._tiered.start(where, line, first, is_tiered=is_tiered)
         return min(first, max(start, kept))
-
-    def _starts(self, key: TopicPartition, topic_id: str | None) -> tuple[int, int]:
-        """Return the log start offsets that a broker has kept, and the commit state; 0 without."""
-        if self._every_batch:
-            return 0, 0
-        kept = self.committed.log_start(key.topic, topic_id, key.partition)
-        return self._log_starts.value.get(key, 0), kept
 
 
 def _is_there(path: Path) -> bool:

@@ -166,7 +166,7 @@ class TrackedLog:
         self.version = object()
         self._take_id(read_topic_id(folder))
         self._read_log(folder, verify_from)
-        if read_topic_id(folder) != self.topic_id:
+        if self._directory.may_have_changed() and read_topic_id(folder) != self.topic_id:
             # the folder of another topic by now, or one that had its id after the first read
             raise UnknownTopicOrPartitionError(f"{folder} was recreated while it was read")
         self._is_read = True

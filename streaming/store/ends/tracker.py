@@ -392,12 +392,15 @@ class LogEndTracker:
         """
         # REQUIRES: `has_changed` was asked of each log that is not confirmed, in this look. One
         # that is confirmed is believed until files say another end, or its turn shows a change.
-        said = self._said(log)
         confirmed = log.confirmed
-        if confirmed is not None and log.end is not None and log.said == said:
-            return log.end
-        if confirmed is None or confirmed != committed_end(said):
+        if confirmed is None:
             log.refresh(self._unverified_from)
+        else:
+            said = self._said(log)
+            if log.end is not None and log.said == said:
+                return log.end
+            if confirmed != committed_end(said):
+                log.refresh(self._unverified_from)
         end = self._end_by_rule(log)
         if self._to_log_end:
             return end
@@ -615,7 +618,7 @@ class LogEndTracker:
     def seen_start(self, topic_partition: TopicPartition) -> LogStart:
         """Return where a log started at the last look, as :meth:`start_of` without another one."""
         log = self._logs.by_partition[topic_partition]
-        first = max(said_start(self._said(log), log.seen.end), log.seen.start)
+        first = max(said_start(log.said, log.seen.end), log.seen.start)
         return self._start_of(log, first)
 
     def _start_of(self, log: TrackedLog, first: int) -> LogStart:

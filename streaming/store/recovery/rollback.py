@@ -92,9 +92,10 @@ def roll_back(
         CheckpointError: an intent that cannot be read or does not belong here.
     """
     _forget_prepared(log_set)
-    if any(not intent.partitions for intent in log_set.node.intents()):
+    intents = list(log_set.node.intents())
+    if any(not intent.partitions for intent in intents):
         finish_moves(log_set)
-    unfinished = log_set.unfinished()
+    unfinished = log_set.unfinished() if intents else []
     check = partial(_check_partition, log_set, marks=BrokerMarks(log_set.state), deletes=deletes)
     check = partial(check, staged_may_be_lost=staged_may_be_lost)
     for intent in unfinished:
@@ -103,7 +104,7 @@ def roll_back(
             _undo(log_set, _proved(log_set, intent, check, cut), cut)
     if unfinished:
         log_set.check_current()
-    else:
+    elif intents:
         _end_finished(log_set, durable=durable)
     log_set.node.withdraw(durable=bool(unfinished))
     remove_deleted(log_set)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +22,8 @@ from kafkalog.checkpoints.broker import (
     write_topic_id,
 )
 from kafkalog.checkpoints.state_file import load_state
+from kafkalog.checkpoints.topic_ids import note_changed_ids
+from kafkalog.errors import LogDirectoryError
 from kafkalog.streaming.commit.tail_recovery import TailRecovery
 from kafkalog.streaming.store import appender_cache as kept_appenders
 from kafkalog.streaming.store.appender_cache import AppenderCache
@@ -192,3 +197,71 @@ def test_an_id_that_others_have_changed_is_read_again(tmp_path: Path) -> None:
     assert known.topic_id(folder) == read_topic_id(folder)
     write_topic_id(folder, other)
     assert known.topic_id(folder) == other
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Note the calls to the system that open, look at, list, change or lock a file."""
+    seen: list[str] = []
+
+    def note(module: Any, name: str) -> None:
+        original = getattr(module, name)
+
+        def call(*arguments: Any, **named: Any) -> Any:
+            seen.append(name)
+            return original(*arguments, **named)
+
+        monkeypatch.setattr(module, name, call)
+
+    of_os = "open close stat lstat fstat listdir scandir read pread pwrite fsync replace unlink"
+    for name in f"{of_os} mkdir rmdir fchmod".split():
+        note(os, name)
+    note(fcntl, "fcntl")
+    return seen
+
+
+def test_calls_of_an_append_do_not_follow_the_partitions_of_its_topic(
+    tmp_path: Path, calls: list[str]
+) -> None:
+    counts = {}
+    for partitions in (10, 600):
+        writer = Writer(tmp_path / str(partitions), topic="t", numPartitions=str(partitions))
+        for batch_id in range(4):
+            calls.clear()
+            writer.write(batch_id, rows(["a"], partitions=[7]))
+        counts[partitions] = len(calls)
+    assert counts[600] < 2 * counts[10]
+
+
+def _of_two_partitions(tmp_path: Path) -> Writer:
+    writer = Writer(tmp_path, topic="t", numPartitions="2")
+    for batch_id in range(2):
+        writer.write(batch_id, rows(["a", "b"], partitions=[0, 1]))
+    return writer
+
+
+def test_a_partition_that_is_written_to_is_not_taken_for_one_of_the_topic(tmp_path: Path) -> None:
+    writer = _of_two_partitions(tmp_path)
+    write_topic_id(tmp_path / "t-1", new_topic_id())
+    writer.write(2, rows(["c"], partitions=[0]))
+    with pytest.raises(LogDirectoryError, match="carry different topic ids"):
+        writer.write(3, rows(["c"], partitions=[1]))
+
+
+def test_a_folder_that_others_put_in_place_of_one_is_looked_at(tmp_path: Path) -> None:
+    writer = _of_two_partitions(tmp_path)
+    (tmp_path / "t-1").rename(tmp_path / "away")
+    shutil.copytree(tmp_path / "away", tmp_path / "t-1")
+    write_topic_id(tmp_path / "t-1", new_topic_id())
+    with pytest.raises(LogDirectoryError, match="carry different topic ids"):
+        writer.write(2, rows(["c"], partitions=[0]))
+
+
+def test_ids_that_a_handover_has_begun_to_change_are_looked_at(tmp_path: Path) -> None:
+    writer = _of_two_partitions(tmp_path)
+    before, other = read_topic_id(tmp_path / "t-1"), new_topic_id()
+    assert before is not None
+    note_changed_ids(tmp_path, [("t", before, other)])
+    write_topic_id(tmp_path / "t-1", other)
+    with pytest.raises(LogDirectoryError, match="handover"):
+        writer.write(2, rows(["c"], partitions=[0]))
