@@ -198,7 +198,7 @@ def extents(*extent: object) -> dict[str, Any]:
         extents(DATA, 0, 100, 0, True, 0, 0),
         extents("", 0, 62, 0, 1, 0, 0),
         extents(DATA, 0, 100),
-        extents(DATA, 0, 100, 0, 1, 0, 0, 2),
+        extents(DATA, 0, 100, 0, 1, 0, 0, 4),
         extents(DATA, 0, 100, 0, 1, 0, 0, [1, 1, 1, "", ""]),
         extents(SEGMENT, 0, 100, 0, 1, 0, 0),
         extents(SEGMENT, 0, 100, 0, 1, 0, 0, 1),
