@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from kafkalog.checkpoints.broker import PARTITION_METADATA, read_leader_epochs, read_topic_id
-from kafkalog.errors import DataLossError, KafkaLogError, OffsetOutOfRangeError
+from kafkalog.errors import DataLossError, KafkaLogError, OffsetOutOfRangeError, OptionError
 from kafkalog.files.regular import read_regular
 from kafkalog.files.remote_path import RemoteEntry, RemotePath, RemoteStatus
 from kafkalog.files.remote_store import open_store, read_opened
@@ -31,7 +31,7 @@ from kafkalog.streaming.log.files import (
     parse_partition_directory,
 )
 from kafkalog.streaming.log.log_dir import entries_of
-from kafkalog.streaming.log.segments import base_offsets_of, segment_names
+from kafkalog.streaming.log.segments import base_offsets_of, has_segments, segment_names
 from kafkalog.streaming.tiers.layouts import find_layout
 from kafkalog.streaming.tiers.remote_segments import (
     Piece,
@@ -317,7 +317,17 @@ def tier_of(place: TieredRoot) -> Tier:
 
 
 def open_tiers(place: TieredRoot) -> TieredPath:
-    """Return the root of a log directory with what its tier has."""
+    """Return the root of a log directory with what its tier has.
+
+    Raises:
+        OptionError: it is the folder of a partition.
+    """
+    folder = Path(place.log_dir or "/")
+    if parse_partition_directory(folder.name) is not None and has_segments(folder):
+        raise OptionError(
+            f"{folder} is the folder of one partition: with remote.path, name the log directory "
+            f"around it, {folder.parent}, and the topic"
+        )
     return _open(place).root
 
 

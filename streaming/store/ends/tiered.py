@@ -3,7 +3,8 @@
 A broker that tiers a topic copies its segments to an object store and deletes them here. Its
 ``log-start-offset-checkpoint`` still has the start of the whole log, which lies below the first
 segment. Whoever reads from the start and does not name the tier (``remote.path``) has to be told.
-A log that goes on in a tier which is named starts where the tier has its first segment.
+A log that goes on in a tier which is named starts where the tier has its first segment; a warning
+says so where its broker says that it starts before: that has expired since, or it is missing.
 
 =============  ==========  =================================================================
 line           broker      the log starts
@@ -29,6 +30,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kafkalog.checkpoints.broker import LOG_START_OFFSET, read_leader_epochs
 from kafkalog.errors import KafkaLogError
+from kafkalog.files.system import once_per_process
 from kafkalog.files.watch import stamp_of, watchable
 
 if TYPE_CHECKING:
@@ -38,7 +40,7 @@ if TYPE_CHECKING:
     from kafkalog.streaming.log.log_dir import PartitionDirectory
     from kafkalog.streaming.log.partition_log import PartitionLog
 
-__all__ = ["LogStart", "TieredStarts", "has_remote_indexes", "offset_of_time"]
+__all__ = ["LogStart", "TieredStarts", "has_remote_indexes", "offset_of_time", "say_expired"]
 
 _LOGGER = logging.getLogger("kafkalog.source")
 
@@ -70,6 +72,16 @@ class LogStart(NamedTuple):
             "moved them to a remote tier (remote.storage.enable). Name it by the option "
             "remote.path to read them, see docs/tiers.md"
         )
+
+
+@once_per_process
+def say_expired(folder: str, start: int, first: int) -> None:
+    """Warn that a tier begins above where a broker says that the log starts."""
+    _LOGGER.warning(
+        "%s: its broker says that the log starts at offset %d, and the first record in tier and "
+        "log directory is at %d: what lies between has expired since, or the tier lacks it",
+        *(folder, start, first),
+    )
 
 
 class TieredStarts:

@@ -61,7 +61,7 @@ from kafkalog.streaming.store.ends.rule import (
     said_start,
     unverified_from,
 )
-from kafkalog.streaming.store.ends.tiered import LogStart
+from kafkalog.streaming.store.ends.tiered import LogStart, say_expired
 from kafkalog.streaming.store.ends.tracked_log import TrackedLogs
 from kafkalog.streaming.store.file_systems import is_shared
 from kafkalog.streaming.store.log_dirs import LogDirs
@@ -624,9 +624,11 @@ class LogEndTracker:
     def _start_of(self, log: TrackedLog, first: int) -> LogStart:
         folder = log.where.path
         in_tier = folder.is_in_tier() if isinstance(folder, RemotePath) else None
-        if in_tier:
-            return LogStart(first, first)
         start = self._marks.start_of_log(log.where, log.topic_id, first)
+        if in_tier:
+            if start < first:
+                say_expired(str(folder), start, first)
+            return LogStart(first, first)
         return LogStart(start, first, has_tier=in_tier is not None)
 
 

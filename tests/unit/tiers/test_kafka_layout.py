@@ -10,7 +10,7 @@ from tests.support.tiers import TOPIC_ID, KafkaTier, write_log, write_metadata
 
 import kafkalog
 from kafkalog.checkpoints.broker import LOG_START_OFFSET
-from kafkalog.errors import DataLossError, KafkaLogError, LogDirectoryError
+from kafkalog.errors import DataLossError, KafkaLogError, LogDirectoryError, OptionError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -107,6 +107,28 @@ def test_an_object_that_is_gone_is_named(log: Path, tier: KafkaTier) -> None:
     gone.unlink()
     with pytest.raises(DataLossError, match=gone.name):
         values(log, tier)
+
+
+@pytest.mark.parametrize("says", [True, False])
+def test_a_tier_that_begins_above_the_log_start_is_said_once(
+    log: Path, tier: KafkaTier, says: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    tier.move(log / "t-0", [0, 10, 20], says=says)
+    tier.records[:2] = []
+    write_metadata(log, tier.records)
+    for path in tier.folder.glob(f"{0:020d}-*"):
+        path.unlink()
+    for _ in range(2):
+        assert values(log, tier) == list(range(10, 40))
+    (said,) = [each.message for each in caplog.records if "its broker says" in each.message]
+    assert "starts at offset 0" in said
+    assert "is at 10" in said
+
+
+def test_the_folder_of_a_partition_does_not_go_on_in_a_tier(log: Path, tier: KafkaTier) -> None:
+    tier.move(log / "t-0", [0, 10, 20])
+    with pytest.raises(OptionError, match="name the log directory around it"):
+        values(log / "t-0", tier)
 
 
 def test_a_wrong_tier_is_no_empty_one(log: Path, tier: KafkaTier, tmp_path: Path) -> None:

@@ -11,7 +11,14 @@ import pyarrow as pa
 import pytest
 from tests.support.logs import write_checkpoint
 from tests.support.object_store import ObjectStore, object_store
-from tests.support.tiers import AivenTier, KafkaTier, pinterest_tier, write_log, write_metadata
+from tests.support.tiers import (
+    AivenTier,
+    KafkaTier,
+    Keys,
+    pinterest_tier,
+    write_log,
+    write_metadata,
+)
 from typer.testing import CliRunner
 
 import kafkalog
@@ -71,6 +78,32 @@ def test_a_tier_in_a_bucket_is_read_with_the_log_and_alone(
     assert offsets(log, **given) == list(range(40))
     assert offsets(place, **given) == list(range(20))
     assert offsets(place, **given, startingTimestamp="15000") == list(range(15, 20))
+
+
+def test_segments_of_all_kinds_and_keys_are_read_from_a_bucket(
+    server: ObjectStore, log: Path, tmp_path: Path
+) -> None:
+    server.reset()
+    keys, root, records = Keys(tmp_path), tmp_path / "tier", []
+    kinds = [
+        {"key": keys.public["one"], "compression": True, "variable": True},
+        {"key": keys.public["two"]},
+        {"compression": True, "variable": True, "chunk_size": 61},
+        {"variable": True},
+    ]
+    write_log(log, range(0, 40, 8), 40)
+    for start, kind in zip(range(0, 32, 8), kinds, strict=True):
+        tier = AivenTier(root, **kind)  # type: ignore[arg-type]
+        tier.move(log / "t-0", [start, start + 8])
+        records += tier.records
+    server.upload(root, "kinds")
+    place = server.uri("kinds")
+    given = {**server.options, "remote.path": place, "remote.encryption.keys": keys.option}
+    for said in ([], records):
+        write_metadata(log, said)
+        assert offsets(log, **given) == list(range(40))
+        assert offsets(place, **given) == list(range(32))
+        assert offsets(log, **given, startingTimestamp="11000") == list(range(11, 40))
 
 
 @pytest.mark.parametrize("says", [True, False])
