@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-    from kafkalog.checkpoints.bucket_state import BucketState, Extent
+    from kafkalog.checkpoints.bucket_state import BucketState, Extent, ExtentKey
+    from kafkalog.checkpoints.commit_state import PartitionState
     from kafkalog.files.objects import Objects
     from kafkalog.files.remote_path import OpenObject
     from kafkalog.files.storage import StorageOptions
@@ -52,6 +53,7 @@ __all__ = [
 ]
 
 _ROOT: Final = "log"
+_STATE_KEY: Final = f"{_ROOT}/{STATE_FILE}"
 _METADATA: Final = "partition.metadata"
 _SEGMENT_BYTES: Final = 1 << 30
 _SEGMENT_OFFSETS: Final = 1 << 31
@@ -241,6 +243,8 @@ class _Shown(NamedTuple):
 
     number: int
     folders: dict[str, list[RemoteEntry]]
+    entries: dict[str, RemoteEntry]
+    """Of files, by their keys."""
     files: dict[str, bytes | _Segment | _SealedIndex]
     ends: dict[str, int]
     """Where logs end, by their folders."""
@@ -264,7 +268,8 @@ class BucketStore:
         self._lent_to = 0
         """The thread to which the log is lent: what it reads meanwhile is what it knows."""
         self._looked_at = -float("inf")
-        self._shown = _Shown(-1, {}, {}, {})
+        self._shown = _Shown(-1, {}, {}, {}, {})
+        self._parts: dict[ExtentKey, _Part] = {}
         self._caching = system.lock()
         self._carried: dict[str, _Carried] = {}
         self._carried_metadata: dict[str, bytes] = {}
@@ -309,9 +314,7 @@ class BucketStore:
 
     def listed(self, key: str) -> RemoteEntry | None:
         """Return what the last look says of a file, however old it is."""
-        parent, _, name = key.rpartition("/")
-        folder = self._shown.folders.get(parent, ())
-        return next((each for each in folder if each.name == name), None)
+        return self._shown.entries.get(key)
 
     def forget_listing(self) -> None:
         """Have the next look follow the log again."""
@@ -424,7 +427,7 @@ class BucketStore:
 
     def _show(self, state: BucketState) -> None:
         if state.number != self._shown.number:
-            self._shown = _shown(state)
+            self._shown = _shown(state, self._parts)
         self._looked_at = system.monotonic()
 
     # Files
@@ -755,38 +758,74 @@ def number_batches(stored: bytes, extent: Extent, name: str) -> bytes:
 # What is shown of a state.
 
 
-def _shown(state: BucketState) -> _Shown:
-    ends: dict[str, int] = {}
-    committed = _commit_state(state)
+class _Part(NamedTuple):
+    """What is shown of one partition, as of the commit that has changed it last."""
+
+    follows_from: tuple[str, str, PartitionState, list[Extent]]
+    folder: RemoteEntry
     files: dict[str, bytes | _Segment | _SealedIndex]
-    files = {f"{_ROOT}/{STATE_FILE}": state_bytes(committed)}
+    entries: dict[str, RemoteEntry]
+
+
+def _shown(state: BucketState, parts: dict[ExtentKey, _Part]) -> _Shown:
+    """Show a state; ``parts`` has what was shown before, and is brought up to date."""
+    committed = _commit_state(state)
+    content = state_bytes(committed)
+    files: dict[str, bytes | _Segment | _SealedIndex] = {_STATE_KEY: content}
+    entries = {_STATE_KEY: RemoteEntry(STATE_FILE, False, len(content), state.number)}
     folders: dict[str, list[RemoteEntry]] = {_ROOT: []}
+    ends: dict[str, int] = {}
     for topic_id, topic in state.topics.items():
-        for number in topic.partitions:
-            name = partition_directory_name(topic.name, number)
-            folder = f"{_ROOT}/{name}"
-            folders[_ROOT].append(RemoteEntry(name, True, 0, -1))
-            folders[folder] = []
-            ends[folder] = topic.partitions[number].log_end
-            files[f"{folder}/{_METADATA}"] = f"version: 0\ntopic_id: {topic_id}".encode()
-            extents = state.extents.get((topic_id, number), [])
-            if not extents:  # a log is never without a segment: it tells where it ends
-                for suffix in (LOG, ".index", ".timeindex"):
-                    files[f"{folder}/{file_name(ends[folder], suffix)}"] = b""
-            for segment in _segments(extents, f"{topic_id} {number}", state.log_id):
-                base = segment.extents[0].base_offset
-                files[f"{folder}/{file_name(base, LOG)}"] = segment
-                for suffix, content in _indexes(segment, state.log_id):
-                    files[f"{folder}/{file_name(base, suffix)}"] = content
-    for key, shown in files.items():
-        parent, _, name = key.rpartition("/")
+        for number, partition in topic.partitions.items():
+            key = topic_id, number
+            extents = state.extents.get(key, [])
+            part = parts.get(key)
+            if part is None or part.follows_from != (
+                state.log_id,
+                topic.name,
+                partition,
+                extents,
+            ):
+                part = parts[key] = _part_of(state, topic.name, key, partition)
+            folder = f"{_ROOT}/{part.folder.name}"
+            folders[_ROOT].append(part.folder)
+            folders[folder] = list(part.entries.values())
+            ends[folder] = partition.log_end
+            files.update(part.files)
+            entries.update(part.entries)
+    if len(parts) > len(ends):
+        for key in [(i, n) for i, n in parts if i not in state.topics]:
+            del parts[key]
+    folders[_ROOT].append(entries[_STATE_KEY])
+    return _Shown(state.number, folders, entries, files, ends, committed)
+
+
+def _part_of(state: BucketState, topic: str, key: ExtentKey, partition: PartitionState) -> _Part:
+    topic_id, number = key
+    name = partition_directory_name(topic, number)
+    folder = f"{_ROOT}/{name}"
+    files: dict[str, bytes | _Segment | _SealedIndex] = {}
+    files[f"{folder}/{_METADATA}"] = f"version: 0\ntopic_id: {topic_id}".encode()
+    extents = list(state.extents.get(key, []))
+    if not extents:  # a log is never without a segment: it tells where it ends
+        for suffix in (LOG, ".index", ".timeindex"):
+            files[f"{folder}/{file_name(partition.log_end, suffix)}"] = b""
+    for segment in _segments(extents, f"{topic_id} {number}", state.log_id):
+        base = segment.extents[0].base_offset
+        files[f"{folder}/{file_name(base, LOG)}"] = segment
+        for suffix, content in _indexes(segment, state.log_id):
+            files[f"{folder}/{file_name(base, suffix)}"] = content
+    entries = {}
+    for path, shown in files.items():
         size = len(shown) if isinstance(shown, bytes) else shown.size
-        folders[parent].append(RemoteEntry(name, False, size, _version(shown, state)))
-    return _Shown(state.number, folders, files, ends, committed)
+        file = path.rpartition("/")[2]
+        entries[path] = RemoteEntry(file, False, size, _version(shown, state))
+    follows_from = state.log_id, topic, partition, extents
+    return _Part(follows_from, RemoteEntry(name, True, 0, -1), files, entries)
 
 
 def _version(shown: bytes | _Segment | _SealedIndex, state: BucketState) -> int:
-    """Return what changes when a file does: any file with a commit, but for what is sealed."""
+    """Return what changes when a file does: with a commit to its partition, if it is not sealed."""
     if isinstance(shown, _SealedIndex):
         return shown.number
     if isinstance(shown, _Segment) and shown.extents[0].sealed is not None:

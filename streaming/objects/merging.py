@@ -154,6 +154,7 @@ class _Merging:
         self._root = root
         self._config = config
         self._done = done
+        self._parsed: tuple[Mapping[str, str], LogConfig] = {}, LogConfig.of_topic({})
         with root.writing() as log:
             log.follow()
             self._objects, self._log_id = log.objects, log.state.log_id
@@ -176,7 +177,10 @@ class _Merging:
         return _fills_segment(_tail(state, place), config, place.where)
 
     def _settings(self, state: BucketState, place: _Place) -> LogConfig:
-        return LogConfig.of_topic({**self._config, **state.topics[place.topic_id].settings})
+        given = {**self._config, **state.topics[place.topic_id].settings}
+        if self._parsed[0] != given:  # a topic has many partitions
+            self._parsed = given, LogConfig.of_topic(given)
+        return self._parsed[1]
 
     # Segments
 

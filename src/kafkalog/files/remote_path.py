@@ -245,11 +245,10 @@ class RemotePath(_ReadAsPath):
 
     def stamp(self) -> tuple[int, int, int, int, int] | None:
         """Return what changes when a file or folder does, as of a moment ago; None without one."""
-        siblings = self.store.entries(self.key.rpartition("/")[0])
-        for entry in siblings or ():
-            if entry.name == self.name and not entry.folder:
-                return (0, 0, entry.size, entry.modified_ns, 0)
         inside = self.store.entries(self.key)
+        entry = self.store.listed(self.key)
+        if entry is not None and not entry.folder:
+            return (0, 0, entry.size, entry.modified_ns, 0)
         return None if inside is None else (0, hash(tuple(inside)), len(inside), 0, 0)
 
     def read_small(self, limit: int) -> bytes:

@@ -68,6 +68,7 @@ class RemoteStore:
         self.options = given.options
         self._opened: tuple[pafs.FileSystem, str] | None = None
         self._folders: dict[str, list[RemoteEntry]] = {}
+        self._entries: dict[str, RemoteEntry] = {}
         self._listed_at = -float("inf")
 
     def __reduce__(self) -> tuple[Callable[[RemoteRoot], RemoteStore], tuple[RemoteRoot]]:
@@ -107,8 +108,7 @@ class RemoteStore:
 
     def listed(self, key: str) -> RemoteEntry | None:
         """Return what the last listing says of a file, however old it is."""
-        parent, _, name = key.rpartition("/")
-        return next((e for e in self._folders.get(parent, ()) if e.name == name), None)
+        return self._entries.get(key)
 
     def forget_listing(self) -> None:
         """Have the next look list again: something was not where the listing says."""
@@ -121,6 +121,7 @@ class RemoteStore:
             f"{self._given} cannot be listed", lambda: files.get_file_info(selector)
         )
         folders: dict[str, list[RemoteEntry]] = {}
+        entries: dict[str, RemoteEntry] = {}
         for info in found:
             path = info.path.rstrip("/")
             if not root.strip("/"):  # all of an archive: some stores' names begin with a slash then
@@ -128,16 +129,17 @@ class RemoteStore:
             parent, _, name = path.rpartition("/")
             is_folder = info.type == pafs.FileType.Directory
             entry = RemoteEntry(name, is_folder, info.size or 0, info.mtime_ns or -1)
+            if not is_folder or path not in entries:
+                entries[path] = entry
             folders.setdefault(parent, []).append(entry)
             if is_folder:
                 folders.setdefault(path, [])
-        folder, _, name = f"{root}/{STORE}".rpartition("/")
-        if any(entry.name == name for entry in folders.get(folder, ())):
+        if f"{root}/{STORE}" in entries:
             raise LogDirectoryError(
                 f"{self._given} holds a log that is kept as objects, and was made after this "
                 "process began to read there: start again"
             )
-        self._folders = folders
+        self._folders, self._entries = folders, entries
         self._listed_at = system.monotonic()
 
     def list_folder(self, key: str) -> list[RemoteEntry]:
@@ -189,18 +191,16 @@ class RemoteStore:
         """Ask for one file now."""
         handle, status = self.open(key)
         handle.close()
-        listed = self.entries(key.rpartition("/")[0]) or ()
-        name = key.rpartition("/")[2]
-        modified = next((entry.modified_ns for entry in listed if entry.name == name), -1)
-        return status._replace(st_mtime_ns=modified)
+        self.entries(key)  # which lists if that is due
+        listed = self.listed(key)
+        return status._replace(st_mtime_ns=-1 if listed is None else listed.modified_ns)
 
     def read_small(self, key: str, uri: str, limit: int) -> bytes:
         """Read a small file whole."""
-        parent, _, name = key.rpartition("/")
-        if self._is_below_root(parent) and not any(
-            entry.name == name for entry in self.entries(parent) or ()
-        ):
-            raise FileNotFoundError(f"{uri}: there is no such file")
+        if self._is_below_root(key.rpartition("/")[0]):
+            self.entries(key)  # which lists if that is due
+            if self.listed(key) is None:
+                raise FileNotFoundError(f"{uri}: there is no such file")
         return read_opened(self, key, uri, limit)
 
     def fetch(self, handle: OpenObject, key: str, position: int, length: int) -> bytes:

@@ -37,6 +37,7 @@ from kafkalog.errors import (
     UnknownTopicOrPartitionError,
 )
 from kafkalog.files.objects import FolderObjects
+from kafkalog.files.remote_path import RemoteEntry
 from kafkalog.files.storage import RemoteRoot
 from kafkalog.files.system import system
 from kafkalog.jobs.cli.app import app
@@ -588,3 +589,37 @@ def test_writers_that_are_silent_for_long_are_forgotten(
             (topic,) = log.state.topics.values()
         assert bool(topic.versions) is is_known, days
     assert kafkalog.append(appended, "t", rows, transactional_id="w", version=5).appended
+
+
+class _Unwalked(list[RemoteEntry]):
+    """A folder's entries that nobody may go through one by one."""
+
+    def __iter__(self) -> Iterator[RemoteEntry]:
+        raise AssertionError("the folder was gone through")
+
+
+def test_a_commit_shows_its_own_partitions_anew_and_no_other(
+    objects: FolderObjects, local: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bucket_store, "open_objects", lambda _: objects)
+    place = RemoteRoot.parse("s3a://bucket/shown").with_options({"poll_interval_ms": -1})
+    store = BucketRoot.of(place).open_store()
+    before = {key: (store.root / f"t-{key}").entries() for key in range(2)}
+    shown, part_of = [], bucket_store._part_of
+    monkeypatch.setattr(
+        bucket_store, "_part_of", lambda *given: shown.append(given[2]) or part_of(*given)
+    )
+    log = BucketLog.create(objects)
+    log.follow()
+    commit(log, {1: staged_batches(local / "t-1")[0]}, inline=False)
+    after = {key: (store.root / f"t-{key}").entries() for key in range(2)}
+    assert shown == [(TOPIC_ID, 1)]
+    assert after[0] == before[0]
+    assert after[1] != before[1]
+    log_file = store.root / "t-1" / f"{0:020}.log"
+    stamp = log_file.stamp()
+    for folder, entries in store._shown.folders.items():
+        store._shown.folders[folder] = _Unwalked(entries)
+    monkeypatch.setattr(store, "_look_if_due", lambda: None)
+    assert log_file.stamp() == stamp
+    assert stamp is not None
