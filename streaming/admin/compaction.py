@@ -39,7 +39,7 @@ from kafkalog.streaming.admin.cleaning import (
     is_due,
 )
 from kafkalog.streaming.admin.old_segments import logs_of_ours, opened_logs
-from kafkalog.streaming.admin.retention import Deleted, retain_set
+from kafkalog.streaming.admin.retention import Deleted, expire_in_bucket, retain_set
 from kafkalog.streaming.log.compaction.cleanable import find_cleanable
 from kafkalog.streaming.log.compaction.cleaner import clean_log
 from kafkalog.streaming.log.compaction.offset_map import DEFAULT_MEMORY, OffsetMap
@@ -425,6 +425,7 @@ def _compact_bucket(root: BucketRoot, wanted: Wanted, *, dry_run: bool) -> Compa
         }
     if wanted.topic is not None and not topics:
         raise UnknownTopicOrPartitionError(f"no topic {wanted.topic!r} in {root}")
+    shortens: set[TopicPartition] = set()
     for key, topic in topics.items():
         if topic.name in INTERNAL_TOPICS and topic.name != OFFSETS_TOPIC:
             continue
@@ -437,6 +438,10 @@ def _compact_bucket(root: BucketRoot, wanted: Wanted, *, dry_run: bool) -> Compa
             where = TopicPartition(topic.name, number)
             if wanted.concerns(where):
                 _compact_in_bucket(root, key, where, settings, wanted, done, dry_run=dry_run)
+                if "delete" in LogConfig.of_topic(settings).cleanup_policy:
+                    shortens.add(where)
+    if shortens:
+        done.retention = expire_in_bucket(root, wanted.config, chosen=shortens, dry_run=dry_run)
     return done
 
 

@@ -54,7 +54,7 @@ from kafkalog.streaming.store.session import opened_set
 from kafkalog.streaming.store.topics import check_known
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from kafkalog.checkpoints.bucket_state import BucketState
@@ -72,6 +72,7 @@ __all__ = [
     "ExpiredSegments",
     "Shortened",
     "delete_records",
+    "expire_in_bucket",
     "retain",
     "retain_if_due",
     "retain_set",
@@ -501,6 +502,36 @@ def _delete_in_bucket(
 def _retain_bucket(
     root: BucketRoot, topic: str | None, config: Mapping[str, str], *, dry_run: bool
 ) -> Deleted:
+    done = expire_in_bucket(root, config, topic=topic, dry_run=dry_run)
+    if not dry_run:
+        forget_silent_writers(root)
+        with root.writing() as log:
+            done.removed = done.removed.plus(Removed(*sweep_data(log)))
+            clean_commits(log)
+    return done
+
+
+def expire_in_bucket(
+    root: BucketRoot,
+    config: Mapping[str, str],
+    *,
+    topic: str | None = None,
+    chosen: Collection[TopicPartition] | None = None,
+    dry_run: bool = False,
+) -> Deleted:
+    """Let the partitions of a log in an object store start after what has expired.
+
+    Args:
+        root: the log.
+        config: settings by Kafka's names, for what was not given to the topics themselves.
+        topic: the topic, if it is one.
+        chosen: the partitions, if not all.
+        dry_run: whether to say only what would be done, and change nothing.
+
+    Raises:
+        UnknownTopicOrPartitionError: the log has no such topic.
+        KafkaLogError: nothing is changed, or it is not known whether it is.
+    """
     done = Deleted()
     now_ms = system.time_ns() // 1_000_000
 
@@ -508,21 +539,17 @@ def _retain_bucket(
         if topic is not None and all(each.name != topic for each in state.topics.values()):
             raise UnknownTopicOrPartitionError(f"no topic {topic!r} in {root}")
         for key, known in state.topics.items():
-            if topic in {None, known.name} and known.name not in INTERNAL_TOPICS:
-                retention = _retention(known, {**config, **known.settings}, done)
-                for number, partition in known.partitions.items():
-                    extents = state.extents.get((key, number), [])
-                    bounds = LogBounds(*partition[:3])
-                    start = expired(extents, retention, now_ms, bounds).log_start
-                    yield key, TopicPartition(known.name, number), start
+            where = [TopicPartition(known.name, number) for number in known.partitions]
+            some = [each for each in where if chosen is None or each in chosen]
+            if not some or topic not in {None, known.name} or known.name in INTERNAL_TOPICS:
+                continue
+            retention = _retention(known, {**config, **known.settings}, done)
+            for each in some:
+                extents = state.extents.get((key, each.partition), [])
+                bounds = LogBounds(*known.partitions[each.partition][:3])
+                yield key, each, expired(extents, retention, now_ms, bounds).log_start
 
-    _move_starts(root, done, starts, dry_run=dry_run)
-    if not dry_run:
-        forget_silent_writers(root)
-        with root.writing() as log:
-            done.removed = done.removed.plus(Removed(*sweep_data(log)))
-            clean_commits(log)
-    return done
+    return _move_starts(root, done, starts, dry_run=dry_run)
 
 
 def _move_starts(

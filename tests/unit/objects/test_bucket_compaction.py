@@ -163,6 +163,33 @@ def test_what_is_trimmed_meanwhile_is_not_brought_back(
     assert min(row["offset"] for row in rows_of(root)) >= 60
 
 
+def test_a_topic_that_is_compacted_and_deleted_loses_what_a_local_one_loses(
+    root: BucketRoot, objects: FolderObjects, tmp_path: Path
+) -> None:
+    chance, local = random.Random(3), tmp_path / "local"
+    config = {
+        "cleanup.policy": "compact,delete",
+        "segment.bytes": "1000",
+        "retention.bytes": "4000",
+        "compression.type": "none",
+    }
+    for _ in range(25):
+        append(chance, [str(local), str(root)], config)
+    merge(root)
+    planned = compact([str(root)], FORCED, dry_run=True).retention
+    assert planned is not None
+    before = rows_of(root)
+    found = [compact([place], FORCED).retention for place in (str(local), str(root))]
+    starts = [[each.start for each in done.partitions] for done in found if done is not None]
+    assert starts[0] == starts[1]
+    assert starts[0][0] > 0
+    assert rows_of(root) == rows_of(local)
+    assert len(rows_of(root)) < len(before)
+    check_same(root, objects, local)
+    with root.writing() as log:
+        assert parse_checkpoint(checkpoint_bytes(log.state), "name") == log.state
+
+
 def test_a_round_of_maintenance_does_all_of_it(root: BucketRoot, objects: FolderObjects) -> None:
     chance, said = random.Random(1), []
     for _ in range(30):
