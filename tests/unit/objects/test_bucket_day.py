@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import os
+import pickle
 import random
 import uuid
+from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pyarrow as pa
 import pytest
@@ -13,17 +17,29 @@ from tests.support.bucket_model import MemoryObjects, NoThreads, without_rests
 
 import kafkalog
 from kafkalog.checkpoints.bucket_state import checkpoint_bytes
+from kafkalog.files import open_file
 from kafkalog.files.storage import RemoteRoot
-from kafkalog.files.system import system
+from kafkalog.files.system import remembered, system
 from kafkalog.jobs.maintain import BucketMaintenance, Scope
 from kafkalog.streaming.objects import bucket_store
 from kafkalog.streaming.objects.bucket_store import BucketRoot
+from kafkalog.streaming.options.read_options import ReadOptions
+from kafkalog.streaming.source.reading import SplitReader, read_split
+from kafkalog.streaming.source.schema import ReadRows
+from kafkalog.streaming.source.stream_control import StreamControl
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-HOUR_MS = 3_600_000
-START_MS = 1_700_000_000_000
+    from kafkalog.streaming.source.planner import LogSplit
+
+HOUR_MS: Final = 3_600_000
+MINUTE_MS: Final = 60_000
+START_MS: Final = 1_700_000_000_000
+KEPT: Final = "k"
+"""A topic that is kept for six hours: what a slow reader has planned is swept before it expires."""
+FIGURE: Final = os.environ.get("KAFKALOG_DAY_FIGURE")
+"""A file for the sizes over time, as docs/bucket-day.png."""
 
 
 class _Killed(BaseException):
@@ -32,10 +48,11 @@ class _Killed(BaseException):
 
 @dataclass
 class _Killing:
-    """The store as a maintainer asks it that may be killed before or after each request."""
+    """The store as a maintainer asks it that is killed at one of its requests."""
 
     objects: MemoryObjects
-    chance: random.Random
+    at: int
+    """Two for each request: before and after it."""
     tries: int = 3
     root: str = "memory://bucket/logs"
 
@@ -49,51 +66,113 @@ class _Killing:
         return ask
 
     def _kill(self) -> None:
-        if self.chance.random() < 0.002:
+        self.at -= 1
+        if self.at == 0:
             raise _Killed
+
+
+class _Sizes(NamedTuple):
+    objects: int
+    extents: int
+    data_bytes: int
+    state_bytes: int
+
+
+@dataclass(frozen=True)
+class _Scale:
+    hours: int
+    appends_an_hour: int
+    partitions: int
+    hot: int
+    writers: int
+    readers: int
+
+
+def _forget(place: str) -> None:
+    """Let a process end: another one takes its place."""
+    known = remembered(bucket_store._OpenStores).by_root
+    for key in [key for key in known if key[0] == place]:  # type: ignore[index]
+        del known[key]
+    remembered(open_file._KnownFiles).clear()
+
+
+class _Reader:
+    """A query that reads on, each row once and in its order; or what was planned, much later."""
+
+    def __init__(self, number: object, topic: str, start: str = "earliest") -> None:
+        place = f"s3a://bucket/reader {number}"
+        given = {"path": place, "subscribe": topic, "startingOffsets": start}
+        self.options = ReadOptions.parse({**given, "storage.pollInterval": "1h"})
+        self._query = StreamControl(self.options)
+        self._store = BucketRoot.of(self.options.paths[0]).open_store()  # type: ignore[arg-type]
+        known = remembered(bucket_store._OpenStores).by_root
+        self._known = {key: each for key, each in known.items() if each is self._store}
+        self._rows = ReadRows.of(self.options, (), ()).of_records
+        self._at = self._query.initial()
+
+    def plan(self) -> list[LogSplit]:
+        self._store.forget_listing()
+        start = self._at
+        self._at = self._query.next_end(start, take_all=True)
+        return list(self._query.plan(start, self._at))  # type: ignore[arg-type]
+
+    def read(self, splits: list[LogSplit]) -> list[dict[str, Any]]:
+        """Read what was planned, in a task: a process that knows what it was given, no more."""
+        _forget(str(self.options.paths[0]))
+        splits, options = pickle.loads(pickle.dumps((splits, self.options)))
+        batches = [b for split in splits for b in read_split(split, options, self._rows)]
+        _forget(str(self.options.paths[0]))
+        remembered(bucket_store._OpenStores).by_root.update(self._known)
+        return [row for batch in batches for row in batch.to_pylist()]
 
 
 @dataclass
 class _Day:
-    """Writers, a reader and two maintainers of one log, by a clock of their own."""
+    """Writers, readers and two maintainers of one log, by a clock of their own."""
 
     patch: pytest.MonkeyPatch
-    partitions: int
-    hot: int
+    scale: _Scale
     objects: MemoryObjects = field(default_factory=MemoryObjects)
     chance: random.Random = field(default_factory=lambda: random.Random(7))
     now_ms: int = START_MS
-    written: dict[int, int] = field(default_factory=dict)
-    read: dict[int, int] = field(default_factory=dict)
-    kills: int = 0
+    written: dict[tuple[str, int], int] = field(default_factory=dict)
+    killed: Counter[int] = field(default_factory=Counter)
+    """By the request at which a maintainer was killed."""
+    kill_at: int = 0
+    served_elsewhere: int = 0
 
     def __post_init__(self) -> None:
+        self.patch.setattr(remembered(bucket_store._OpenStores), "by_root", {})
         self.patch.setattr(system, "time_ns", lambda: self.now_ms * 1_000_000)
         self.patch.setattr(system, "boottime", lambda: self.now_ms / 1000)
         self.patch.setattr(bucket_store, "open_objects", self._store_of)
         self.patch.setattr(system, "pool", NoThreads)
         ids = random.Random(8)
         self.patch.setattr(system, "random_id", lambda: uuid.UUID(int=ids.getrandbits(128)))
+        elsewhere = SplitReader._of_another_replica
+
+        def counted(*given: Any) -> Any:
+            self.served_elsewhere += isinstance(given[-1], bucket_store.ObjectReplacedError)
+            return elsewhere(*given)
+
+        self.patch.setattr(SplitReader, "_of_another_replica", counted)
 
     def _store_of(self, place: RemoteRoot) -> object:
-        is_maintainer = "maintainer" in str(place)
-        return _Killing(self.objects, self.chance) if is_maintainer else self.objects
+        return _Killing(self.objects, self.kill_at) if "killed" in str(place) else self.objects
 
-    def root(self, who: str) -> BucketRoot:
-        place = RemoteRoot.parse(f"s3a://bucket/{who}")
-        return BucketRoot.of(place.with_options({"poll_interval_ms": -1}))
-
-    def append(self) -> None:
-        """One writer of some appends a few rows, most of them to hot partitions."""
-        rows = self.chance.randrange(5, 40)
+    def append(self, topic: str, partitions: int, retention_ms: int) -> None:
+        """One writer of many appends a few rows, most of them to hot partitions."""
+        rows, scale = self.chance.randrange(5, 40), self.scale
+        hot = min(scale.hot, partitions)
         numbers = [
-            self.chance.randrange(self.hot if self.chance.random() < 0.9 else self.partitions)
+            self.chance.randrange(hot if self.chance.random() < 0.9 else partitions)
             for _ in range(rows)
         ]
         values = []
         for number in numbers:
-            values.append(f"{number} {self.written.get(number, 0)}")
-            self.written[number] = self.written.get(number, 0) + 1
+            count = self.written.get((topic, number), 0)
+            values.append(f"{number} {count}")
+            self.written[topic, number] = count + 1
         table = pa.table(
             {
                 "value": values,
@@ -102,46 +181,46 @@ class _Day:
             }
         )
         options = {
-            "numPartitions": str(self.partitions),
-            "retention.ms": str(HOUR_MS),
+            "numPartitions": str(partitions),
+            "retention.ms": str(retention_ms),
             "segment.bytes": "20000",
             "storage.deleteDelay": "1h",
         }
-        kafkalog.append(f"s3a://bucket/{self.chance.randrange(4)}", "t", table, options=options)
+        who = self.chance.randrange(scale.writers)
+        kafkalog.append(f"s3a://bucket/writer {who}", topic, table, options=options)
 
-    def follow(self) -> None:
-        """Read what has come since, each row once and in its writer's order."""
-        options = {"storage.listInterval": "0", "failOnDataLoss": "true"}
-        start = {str(n): self.read.get(n, 0) for n in range(self.partitions)}
-        offsets = f'{{"t":{start}}}'.replace("'", '"')
-        found = kafkalog.read(
-            "s3a://bucket/reader", "t", options={**options, "startingOffsets": offsets}
-        )
-        for row in found.read_all().sort_by("offset").to_pylist():
+    def check_rows(self, rows: list[dict[str, Any]], seen: dict[int, int], topic: str) -> None:
+        """See that rows continue what was seen of a topic, up to what is written."""
+        for row in rows:
             number, count = map(int, row["value"].split())
             assert (row["partition"], row["offset"]) == (number, count)
-            assert count == self.read.get(number, 0)
-            self.read[number] = count + 1
-        assert self.read == self.written
+            assert count == seen.get(number, 0)
+            seen[number] = count + 1
+        assert seen == self.ends(topic)
 
-    def maintain(self, who: str) -> None:
+    def ends(self, topic: str) -> dict[int, int]:
+        return {number: end for (name, number), end in self.written.items() if name == topic}
+
+    def maintain(self, *, is_killed: bool) -> None:
         """Do a round, which may be killed; whoever comes after it is another process."""
-        place = f"s3a://bucket/maintainer {who} {system.random_id().hex}"
+        place = f"s3a://bucket/{'killed' if is_killed else 'maintainer'}"
+        self.kill_at += is_killed
         try:
             problems = BucketMaintenance(Scope(log=place), say=lambda _: None).round()
         except _Killed:
-            self.kills += 1
+            self.killed[self.kill_at] += 1
         else:
             assert problems == []
+            self.kill_at = 0 if is_killed else self.kill_at  # it has fewer requests: from the first
+        _forget(place)
 
-    def sizes(self) -> tuple[int, int, int, int]:
-        """Return objects of data, extents, bytes of data and of the state."""
-        with self.root("judge").writing() as log:
+    def sizes(self) -> _Sizes:
+        with BucketRoot.of(RemoteRoot.parse("s3a://bucket/judge")).writing() as log:
             state = log.follow()
         kept = {
             n: d for n, (d, _) in self.objects.kept.items() if "/data/" in n or "logs/" in n[:5]
         }
-        return (
+        return _Sizes(
             len(kept),
             sum(map(len, state.extents.values())),
             sum(map(len, kept.values())),
@@ -149,26 +228,101 @@ class _Day:
         )
 
 
+@dataclass
+class _SlowReads:
+    """What was planned of the topic that is kept, and is read two hours later."""
+
+    day: _Day
+    planned: list[tuple[int, _Reader, list[LogSplit], int]] = field(default_factory=list)
+    ends: list[dict[int, int]] = field(default_factory=lambda: [{}, {}])
+    """Of that topic, at each plan."""
+
+    def plan(self) -> None:
+        """Plan the rows of the last two hours."""
+        start = {KEPT: {str(n): self.ends[-2].get(n, 0) for n in range(4)}}
+        slow = _Reader(f"slow {self.day.now_ms}", KEPT, json.dumps(start))
+        self.ends.append(self.day.ends(KEPT))
+        due_ms = self.day.now_ms + 2 * HOUR_MS
+        self.planned.append((due_ms, slow, slow.plan(), len(self.ends) - 1))
+
+    def read_due(self) -> None:
+        """Read what is due: each row that was planned, wherever it lies by now."""
+        while self.planned and self.planned[0][0] <= self.day.now_ms:
+            _, slow, splits, slot = self.planned.pop(0)
+            rows = [(row["partition"], row["offset"]) for row in slow.read(splits)]
+            assert sorted(rows) == sorted(
+                (number, offset)
+                for number, end in self.ends[slot].items()
+                for offset in range(self.ends[slot - 2].get(number, 0), end)
+            )
+            _forget(str(slow.options.paths[0]))
+
+
+def _run(day: _Day) -> list[_Sizes]:
+    """Let the day pass; return the sizes after each hour."""
+    scale, most, slow = day.scale, [], _SlowReads(day)
+    readers: list[tuple[_Reader, dict[int, int]]] = []
+    for minute in range(scale.hours * 60):
+        day.now_ms += MINUTE_MS
+        if minute % (60 // scale.appends_an_hour) == 0:
+            day.append("t", scale.partitions, HOUR_MS)
+        if minute % 5 == 0:
+            day.append(KEPT, 4, 6 * HOUR_MS)
+        if minute % 10 == 0:
+            day.maintain(is_killed=minute % 20 == 0)
+            day.maintain(is_killed=minute % 20 == 10)
+        if len(readers) < scale.readers:
+            readers.append((_Reader(len(readers), "t"), {}))
+        for slot, (reader, seen) in enumerate(readers):
+            if minute % 30 == slot * 30 // scale.readers:
+                day.check_rows(reader.read(reader.plan()), seen, "t")
+        if minute % 60 == 55:
+            slow.plan()
+            most.append(day.sizes())
+            print(minute // 60, most[-1], day.kill_at, day.served_elsewhere)  # noqa: T201
+        slow.read_due()
+    for reader, seen in readers:
+        day.check_rows(reader.read(reader.plan()), seen, "t")
+    return most
+
+
 @pytest.mark.parametrize(
-    ("hours", "an_hour", "partitions"),
-    [(5, 18, 12), pytest.param(24, 60, 60, marks=pytest.mark.nightly)],
+    "scale",
+    [
+        pytest.param(_Scale(5, 20, 12, 3, 4, 2), id="5-hours"),
+        pytest.param(
+            _Scale(24, 30, 2000, 10, 50, 20),
+            id="24-hours",
+            marks=[pytest.mark.nightly, pytest.mark.timeout(7200)],
+        ),
+    ],
 )
 def test_a_day_of_writers_readers_and_maintainers(
-    monkeypatch: pytest.MonkeyPatch, hours: int, an_hour: int, partitions: int
+    monkeypatch: pytest.MonkeyPatch, scale: _Scale
 ) -> None:
     without_rests(monkeypatch)
-    day = _Day(monkeypatch, partitions, hot=3)
-    most = []
-    for _ in range(hours):
-        for number in range(an_hour):
-            day.append()
-            day.now_ms += HOUR_MS // an_hour
-            if number % (an_hour // 6) == 0:
-                day.follow()
-                day.maintain("a")
-                day.maintain("b")
-        most.append(day.sizes())
-    day.follow()
-    assert day.kills > hours // 2, day.kills
-    settled, last = most[2], most[-1]
-    assert all(now <= 3 * before for now, before in zip(last, settled, strict=True)), most
+    day = _Day(monkeypatch, scale)
+    most = _run(day)
+    if FIGURE:
+        _draw(most, FIGURE)
+    assert day.killed
+    assert day.served_elsewhere
+    third = scale.hours // 3
+    settled = [max(each) for each in zip(*most[third : 2 * third + 1], strict=True)]
+    last = [max(each) for each in zip(*most[2 * third :], strict=True)]
+    assert all(now <= 2 * then for now, then in zip(last, settled, strict=True)), most
+
+
+def _draw(most: list[_Sizes], path: str) -> None:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 4.5), layout="constrained")
+    for axes, name, unit in zip(
+        figure.subplots(2, 2).flat,
+        _Sizes._fields,
+        ("objects", "extents", "bytes of data", "bytes of state"),
+        strict=True,
+    ):
+        axes.plot(range(1, len(most) + 1), [getattr(each, name) for each in most])
+        axes.set(ylim=(0, None), title=unit, xlabel="hour")
+    figure.savefig(path, dpi=110)
