@@ -54,8 +54,8 @@ Fault = Callable[[Request], str | None]
 """What goes wrong with a request; None if nothing does.
 
 Its answer: ``500``, ``403``, ``reset``, ``short`` or ``silence``. Before it arrives: ``lost`` (the
-connection ends), ``409``, ``503``, ``500 before``, or ``late``: as ``lost``, and it arrives when
-some more requests have, or at :meth:`ObjectStore.reset`.
+connection ends), ``409``, ``503``, ``500 before``, ``expired`` (the keys), or ``late``: as
+``lost``, and it arrives when some more requests have, or at :meth:`ObjectStore.reset`.
 """
 _LATE_BY: Final = 7
 
@@ -262,7 +262,7 @@ class _Proxy(BaseHTTPRequestHandler):
         start = int(asked.removeprefix("bytes=").partition("-")[0]) if asked else -1
         request = Request(self.command, self.path, start, 0, dict(self.headers.items()))
         fault = store.fault(request) if store.fault is not None else None
-        if fault in {"lost", "late", "409", "503", "500 before"}:
+        if fault in {"lost", "late", "409", "503", "500 before", "expired"}:
             store.requests.append(request)
             if fault == "late":
                 store.late.append((len(store.requests) + _LATE_BY, request, sent))
@@ -278,9 +278,13 @@ class _Proxy(BaseHTTPRequestHandler):
         if fault in {"lost", "late"}:
             self.connection.close()
             return
+        body = b""
+        if fault == "expired":
+            fault, body = "400", b"<Error><Code>ExpiredToken</Code><Message>no</Message></Error>"
         self.send_response(int(fault.partition(" ")[0]))
-        self.send_header("Content-Length", "0")
+        self.send_header("Content-Length", str(len(body)))
         self.end_headers()
+        self.wfile.write(body)
 
     def _answer(self, answer: http.client.HTTPResponse, body: bytes, fault: str | None) -> None:
         if fault == "silence":

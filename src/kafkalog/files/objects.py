@@ -52,6 +52,10 @@ _ONE_REQUEST_BYTES: Final = 16 << 20
 """Up to here an object is put in one request; what is larger goes up in parts."""
 
 _REFUSED: Final = ("PermissionDeniedError", "UnauthenticatedError", "InvalidPathError")
+_REFUSED_BY: Final = re.compile(
+    r"<Code>(ExpiredToken|InvalidToken|TokenRefreshRequired|RequestTimeTooSkewed)</Code>"
+)
+"""S3 answers 400 to keys that have expired, as to what is only wrong."""
 _NO_BUCKET: Final = re.compile(
     r"<Code>NoSuchBucket</Code>|<Code>ContainerNotFound</Code>|The specified bucket does not exist"
 )
@@ -319,10 +323,12 @@ class StoreObjects:
         if isinstance(error, FileNotFoundError):
             advice = "make the bucket first, or correct its name"
         elif _is_refusal(error):
+            self._store = None  # keys that were renewed since are found by the next request
             advice = (
-                "check the credentials, the region and the endpoint (options storage.*), and "
-                "whether they may list, read and write there: a role that may not list the prefix "
-                "is answered 403 for what does not exist" + self._place.options.advice_elsewhere
+                "check the credentials (they may have expired), the region, the endpoint (options "
+                "storage.*) and this machine's clock, and whether they may list, read and write "
+                "there: a role that may not list the prefix is answered 403 for what does not "
+                "exist" + self._place.options.advice_elsewhere
             )
         else:
             advice = (
@@ -342,6 +348,8 @@ def _store_errors() -> tuple[type[Exception], ...]:
 def _is_refusal(error: BaseException) -> bool:
     """Whether the store would say the same however often it is asked."""
     if type(error).__name__ in _REFUSED or isinstance(error, PermissionError):
+        return True
+    if _REFUSED_BY.search(str(error)):
         return True
     return isinstance(error, FileNotFoundError)  # to a request that writes: there is no bucket
 
@@ -604,10 +612,12 @@ def check_create_is_exclusive(
         rounds: how many names they try.
 
     Raises:
-        LogDirectoryError: two have won, or what lies there is not the winner's, or nobody can.
+        LogDirectoryError: two have won, or what lies there is not the winner's, or nobody can; or
+            a listing does not show what was just created.
     """
     pool = system.pool(writers, "kafkalog-race")
     names = [f"{folder}/{system.random_id().hex}" for _ in range(rounds)]
+    objects.list_after(folder)  # whatever keeps answers has this one
     try:
         for name in names:
             start = Barrier(writers)
@@ -621,10 +631,24 @@ def check_create_is_exclusive(
             answers = [each.result() for each in attempts]
             won = [n for n, answer in enumerate(answers) if answer is Creation.CREATED]
             _check_race(objects, name, won, writers)
+        _check_listing(objects, folder, names)
     finally:
         pool.shutdown()
         with suppress(LogDirectoryError):  # they are in nobody's way, and the verdict is
             objects.delete(names)
+
+
+def _check_listing(objects: Objects, folder: str, names: list[str]) -> None:
+    listed = {f"{folder}/{entry.name}" for entry in objects.list_after(folder)}
+    missing = [name for name in names if name not in listed]
+    if missing:
+        raise LogDirectoryError(
+            f"{objects.root}: {missing[0]} was created, and a listing after that does not show it. "
+            "Whoever slept would not see there that old commits were cleaned up. Nothing was "
+            "written but the objects of this trial. Use a store whose listings are up to date, as "
+            "those of S3, Azure Blob Storage and Google Cloud Storage are, and no proxy that keeps "
+            "answers"
+        )
 
 
 def _check_race(objects: Objects, name: str, won: list[int], writers: int) -> None:

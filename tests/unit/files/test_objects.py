@@ -17,6 +17,7 @@ from kafkalog.files import storage
 from kafkalog.files.objects import (
     Creation,
     FolderObjects,
+    ObjectEntry,
     Objects,
     check_create_is_exclusive,
     open_objects,
@@ -140,9 +141,22 @@ class Forgetful(FolderObjects):
         return answer if data == b"0" else Creation.TAKEN
 
 
+class Stale(FolderObjects):
+    """A store behind something that answers a listing as it was when it was first asked for."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self._listed: dict[object, list[ObjectEntry]] = {}
+
+    def list_after(self, folder: str, after: str = "", limit: int = 1 << 62) -> list[ObjectEntry]:
+        asked = folder, after, limit
+        return self._listed.setdefault(asked, super().list_after(folder, after, limit))
+
+
 @pytest.mark.parametrize(
     ("store", "fault"),
     [
+        (Stale, "a listing after that does not show it"),
         (Careless, "let 16 of them create it"),
         (Unable, "it created none"),
         (Forgetful, "holds b'another'"),
@@ -202,6 +216,28 @@ def test_a_refusal_is_final_and_says_what_a_role_needs(failing: ObjectStore) -> 
             ask()
         assert len(failing.requests) == 1
         assert "a-well-kept-secret" not in str(caught.value)
+
+
+def test_keys_that_have_expired_are_looked_for_again_at_the_next_call(
+    failing: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    objects = on_server(failing, "expired")
+    assert objects.create("a", b"1") is Creation.CREATED
+    connected = []
+    connect = objects_module._connect
+    monkeypatch.setattr(
+        objects_module, "_connect", lambda place: connected.append(place) or connect(place)
+    )
+    for ask in (lambda: objects.get("a"), lambda: objects.create("b", b"")):
+        failing.requests.clear()
+        failing.fault = lambda request: "expired"
+        with pytest.raises(LogDirectoryError, match="they may have expired"):
+            ask()
+        assert len(failing.requests) == 1
+        failing.fault = None
+        assert objects.get("a") == b"1"
+    assert len(connected) == 2
+    assert objects.get("b") is None
 
 
 def test_a_bucket_that_is_not_there_is_an_error(server: ObjectStore) -> None:
