@@ -6,9 +6,10 @@ Writes ``growth.md`` and its plot.
     python -m benchmarks.growth
     python -m benchmarks.growth --questions --most 30000   # these alone, up to such a size
 
-The questions are also counted in files opened and folders listed, which no other work on the
-machine changes. ``--keep FILE`` keeps what a run has measured of them, and ``--before FILE`` shows
-it beside what a later run has.
+The questions are also counted in files opened and folders listed, and in bytes written, which no
+other work on the machine changes. The largest size is asked once more in a process of its own, for
+the memory that it takes. ``--keep FILE`` keeps what a run has measured of them, and ``--before
+FILE`` shows it beside what a later run has.
 """
 
 from __future__ import annotations
@@ -17,11 +18,14 @@ import argparse
 import itertools
 import json
 import math
+import resource
 import struct
+import subprocess
 import sys
 import time
 from collections import Counter
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -41,9 +45,15 @@ from rich.console import Console
 
 import kafkalog
 from kafkalog.checkpoints.broker import new_topic_id
+from kafkalog.checkpoints.commit_state import WriterState
+from kafkalog.checkpoints.state_file import load_state
 from kafkalog.jobs.inspection.batches import dump_batches, verify_logs
+from kafkalog.jobs.inspection.figures import count_partitions
 from kafkalog.jobs.inspection.groups import list_groups
+from kafkalog.jobs.inspection.lag import LagMeter, ReadersNamed
 from kafkalog.jobs.inspection.topics import describe_partitions, list_offsets, list_topics
+from kafkalog.jobs.report.facts import gather
+from kafkalog.jobs.sql.session import SqlSession
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.log.intervals import Intervals
 from kafkalog.streaming.log.read.salvage import walk_batches
@@ -55,6 +65,7 @@ from kafkalog.streaming.source.planner import Selection
 from kafkalog.streaming.source.reading import read_split
 from kafkalog.streaming.source.schema import RowSchema, source_schema
 from kafkalog.streaming.source.stream_control import StreamControl
+from kafkalog.streaming.store.nodes import write_state
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -62,7 +73,7 @@ if TYPE_CHECKING:
 
     from kafkalog.streaming.source.planner import LogSplit
 
-    _Answer: TypeAlias = tuple[float, int]
+    _Answer: TypeAlias = tuple[float, int, int, int]
 
 __all__ = ["main"]
 
@@ -103,15 +114,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--most", type=int, default=10_000, help="the largest size of a question")
     parser.add_argument("--keep", type=Path, help="where to keep what the questions came to")
     parser.add_argument("--before", type=Path, help="what an earlier run kept, to be shown too")
+    parser.add_argument(
+        "--ask", nargs=2, metavar=("TITLE", "LOG"), help="ask once, in this process"
+    )
     asked = parser.parse_args(argv)
+    if asked.ask:
+        title, log = asked.ask
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        next(each for each in _questions() if each.title == title).ask(log)
+        Console().print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) >> 10)
+        return 0
     docs = asked.docs or (None if asked.quick else Path(__file__).parent.parent / "docs")
     grown = [] if asked.questions else [_measured(each) for each in _series(quick=asked.quick)]
-    answers = [
-        _answered(each, 20 if asked.quick else asked.most, quick=asked.quick)
-        for each in _questions()
-    ]
+    answers = _answers(20 if asked.quick else asked.most, quick=asked.quick)
     if asked.keep:
-        asked.keep.write_text(json.dumps(dict(answers)), encoding="utf-8")
+        asked.keep.write_text(json.dumps(answers), encoding="utf-8")
     before = json.loads(asked.before.read_text(encoding="utf-8")) if asked.before else {}
     if docs:
         docs.mkdir(parents=True, exist_ok=True)
@@ -122,7 +139,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         else:
             _plot(docs / "growth.png", grown)
             first = _page(grown)
-        page.write_text(first + _answers_page(dict(answers), before), encoding="utf-8")
+        page.write_text(first + _answers_page(answers, before), encoding="utf-8")
     return 0
 
 
@@ -304,6 +321,8 @@ def _least(work: Callable[[], object]) -> float:
 _QUESTIONS: Final = "\n## Small questions about a large set\n"
 _SIZES: Final = (10, 100, 1000, 10_000, 30_000, 50_000)
 _REPEATS_OF_QUESTIONS: Final = 2
+_A_ROW: Final = pa.table({"value": ["x" * 90]})
+_VERSIONS: Final = itertools.count()
 _OPENED: Counter[str] = Counter()
 _IS_COUNTING: list[bool] = []
 
@@ -337,6 +356,8 @@ class _Question(NamedTuple):
 
 def _questions() -> list[_Question]:
     return [
+        _Question("partitions: a row is appended", _build_partitions, _append_a_row),
+        _Question("ids: a row is appended under one", _build_ids, _append_under_an_id, 10_000),
         _Question("partitions: topics", _build_partitions, lambda log: list_topics([log])),
         _Question("partitions: offsets", _build_partitions, lambda log: list_offsets([log], None)),
         _Question(
@@ -347,12 +368,22 @@ def _questions() -> list[_Question]:
             _build_partitions,
             lambda log: list(dump_batches([log], _TOPIC, 7, 0, None)),
         ),
+        _Question(
+            "partitions: lag",
+            _build_partitions,
+            lambda log: _lag(log, ReadersNamed(offsets=f'{{"{_TOPIC}":{{"7":0}}}}')),
+        ),
+        _Question("partitions: stats", _build_partitions, _stats, 10_000),
+        _Question("partitions: report without --verify", _build_partitions, _report, 10_000),
+        _Question("partitions: sql count", _build_partitions, _sql_count),
         _Question("partitions: a stream's first batch is planned", _build_partitions, _first_batch),
         _Question(
             "partitions: two rows of each are read",
             _build_partitions,
             lambda log: kafkalog.read(log, _TOPIC).read_all(),
         ),
+        _Question("topics: topics", _build_topics, lambda log: list_topics([log]), 1000),
+        _Question("segments: sql count", _build_segments, _sql_count),
         _Question(
             "segments: a walk, as of a takeover",
             _build_segments,
@@ -366,29 +397,60 @@ def _questions() -> list[_Question]:
             lambda log: list_groups([log], ["g-7"]),
             1000,
         ),
+        _Question(
+            "groups: lag of one",
+            _build_groups,
+            lambda log: _lag(log, ReadersNamed(groups=["g-7"])),
+            1000,
+        ),
     ]
 
 
-def _answered(question: _Question, most: int, *, quick: bool) -> tuple[str, dict[str, _Answer]]:
-    """Return CPU ms, and files opened and folders listed, by size."""
-    found: dict[str, _Answer] = {}
-    for size in _SIZES:
-        if not (10 if quick else 100) <= size <= min(most, question.largest):
-            continue
-        with scratch() as folder:
-            log = folder / "log"
-            question.build(log, size)
-            question.ask(str(log))
-            taken = []
-            for _ in range(_REPEATS_OF_QUESTIONS):
-                began = time.process_time()
-                question.ask(str(log))
-                taken.append((time.process_time() - began) * 1e3)
-            with _counting() as opened:
-                question.ask(str(log))
-            found[str(size)] = min(taken), opened.total()
-        Console().print(f"{question.title}: {size:,}: {found[str(size)]}")
-    return question.title, found
+def _answers(most: int, *, quick: bool) -> dict[str, dict[str, _Answer]]:
+    """Ask each question of sets of each size; those that ask of the same set share it."""
+    questions = _questions()
+    found: dict[str, dict[str, _Answer]] = {each.title: {} for each in questions}
+    for build in dict.fromkeys(each.build for each in questions):
+        asked = [each for each in questions if each.build == build]
+        largest = max(each.largest for each in asked)
+        sizes = [n for n in _SIZES if (10 if quick else 100) <= n <= min(most, largest)]
+        for size in sizes:
+            with scratch() as folder:
+                build(folder / "log", size)
+                for each in (each for each in asked if size <= each.largest):
+                    is_last = not quick and size == max(n for n in sizes if n <= each.largest)
+                    answer = _answered(each, str(folder / "log"), measures_memory=is_last)
+                    found[each.title][str(size)] = answer
+                    Console().print(f"{each.title}: {size:,}: {answer}")
+    return found
+
+
+def _answered(question: _Question, log: str, *, measures_memory: bool) -> _Answer:
+    """Return CPU ms, files opened and folders listed, bytes written and MiB taken."""
+    question.ask(log)
+    taken = []
+    for _ in range(_REPEATS_OF_QUESTIONS):
+        began = time.process_time()
+        question.ask(log)
+        taken.append((time.process_time() - began) * 1e3)
+    with _counting() as opened:
+        before = _bytes_written()
+        question.ask(log)
+        written = _bytes_written() - before
+    peak = _peak_mib(question, log) if measures_memory else 0
+    return min(taken), opened.total(), written, peak
+
+
+def _bytes_written() -> int:
+    """Return how many bytes this process has handed to the system to write (man 5 proc)."""
+    lines = Path("/proc/self/io").read_text(encoding="ascii").splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("wchar:"))
+
+
+def _peak_mib(question: _Question, log: str) -> int:
+    command = [sys.executable, "-m", "benchmarks.growth", "--ask", question.title, log]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    return int(done.stdout.split()[-1])
 
 
 def _build_partitions(folder: Path, partitions: int) -> None:
@@ -396,6 +458,23 @@ def _build_partitions(folder: Path, partitions: int) -> None:
     rows = pa.table({"value": ["x" * 90] * len(numbers), "partition": numbers})
     options = {"numPartitions": str(max(partitions, 8)), "flush": "os"}
     kafkalog.append(folder, _TOPIC, rows, options=options)
+
+
+def _build_ids(folder: Path, ids: int) -> None:
+    """Let a state remember so many writers of a topic, as if each had appended once."""
+    kafkalog.append(folder, _TOPIC, _A_ROW, options={"flush": "os"})
+    state = load_state(folder)
+    assert state is not None
+    now_ms = time.time_ns() // 1_000_000
+    versions = {f"id-{number}": WriterState("", 0, None, now_ms) for number in range(ids)}
+    topics = {key: replace(topic, versions=versions) for key, topic in state.topics.items()}
+    assert write_state(state.following(topics=topics), {state.member_id: folder}) is None
+
+
+def _build_topics(folder: Path, topics: int) -> None:
+    names = pa.array([f"{_TOPIC}-{number}" for number in range(topics)])
+    rows = pa.table({"value": ["x" * 90] * topics, "topic": names})
+    kafkalog.append(folder, None, rows, options={"flush": "os", "maxNewTopics": str(topics)})
 
 
 def _build_segments(folder: Path, segments: int) -> None:
@@ -424,6 +503,33 @@ def _build_groups(folder: Path, groups: int) -> None:
         GroupWriter([str(folder)], f"g-{number}").commit(ends)
 
 
+def _append_a_row(log: str) -> None:
+    kafkalog.append(log, _TOPIC, _A_ROW, options={"flush": "os"})
+
+
+def _append_under_an_id(log: str) -> None:
+    version = next(_VERSIONS)
+    options = {"flush": "os"}
+    kafkalog.append(log, _TOPIC, _A_ROW, transactional_id="x", version=version, options=options)
+
+
+def _lag(log: str, readers: ReadersNamed) -> object:
+    return LagMeter([log], readers).look()
+
+
+def _stats(log: str) -> object:
+    return count_partitions([log], None, {}, lambda *_: None)
+
+
+def _report(log: str) -> object:
+    return gather([log], (), lambda *_: None, checks=False)
+
+
+def _sql_count(log: str) -> object:
+    with SqlSession([log], {}) as session:
+        return list(session.run(f"select count(*) from {_TOPIC}"))
+
+
 def _first_batch(log: str) -> object:
     control = StreamControl(_options(Path(log)))
     start = control.initial()
@@ -442,8 +548,9 @@ def _answers_page(
         _QUESTIONS,
         (
             f"CPU time, the least of {_REPEATS_OF_QUESTIONS} runs after a first one. In brackets:"
-            " how often a file was opened or a folder listed. Before a colon: how many partitions,"
-            " segments or groups the set has.\n"
+            " how often a file was opened or a folder listed, the bytes written where there are"
+            " any, and, at the largest size, how much memory a process took more for it. Before a"
+            " colon: how many partitions, ids, topics, segments or groups the set has.\n"
         ),
     ]
     if before:
@@ -458,10 +565,14 @@ def _answers_page(
 
 
 def _steps(found: Mapping[str, _Answer]) -> str:
-    return ", ".join(
-        f"{int(size):,}: {f'{cost:,.0f}' if cost >= 100 else f'{cost:.3g}'} ms ({opened:,})"
-        for size, (cost, opened) in found.items()
-    )
+    return ", ".join(f"{int(size):,}: {_cell(*answer)}" for size, answer in found.items())
+
+
+def _cell(cost: float, opened: int, written: int, peak_mib: int) -> str:
+    parts = [f"{opened:,}"]
+    parts += [f"{written / 1024:,.1f} KiB"] if written else []
+    parts += [f"+{peak_mib} MiB"] if peak_mib else []
+    return f"{f'{cost:,.0f}' if cost >= 100 else f'{cost:.3g}'} ms ({'; '.join(parts)})"
 
 
 def _plot(path: Path, grown: Sequence[_Grown]) -> None:

@@ -29,7 +29,7 @@ from kafkalog.streaming.log.read.slices import (
 from kafkalog.streaming.log.read.timestamps import find_by_timestamp, find_max_timestamp
 from kafkalog.streaming.log.read.transactions import StableOffset
 from kafkalog.streaming.log.segment import Chunk, LogSegment
-from kafkalog.streaming.log.segments import LogSegments, retrying
+from kafkalog.streaming.log.segments import LogSegments, SegmentListing, retrying
 from kafkalog.streaming.records.batch import scan_batches
 from kafkalog.streaming.records.compression import DEFAULT_LIMIT
 
@@ -85,6 +85,7 @@ class PartitionLog(Closing):
         max_decompressed_bytes: int = DEFAULT_LIMIT,
         may_overlap: bool = False,
         replica: Stamp | None = None,
+        listing: SegmentListing | None = None,
     ) -> None:
         """Take a partition's folder; nothing is read yet.
 
@@ -99,6 +100,8 @@ class PartitionLog(Closing):
                 a broker. Costs a look at the end of each segment that is read.
             replica: the stamp of a replica in sync; with another one, nothing that is found counts,
                 and what is sliced is not read.
+            listing: the folder's, of who opens the same log again and again. It is looked at
+                whether that still holds.
         """
         self.directory = directory
         self.topic_partition = topic_partition
@@ -107,6 +110,7 @@ class PartitionLog(Closing):
         self._max_decompressed_bytes = max_decompressed_bytes
         self._may_overlap = may_overlap
         self._replica = replica
+        self._listing = listing
         self._segments: LogSegments | None = None
 
     def close(self) -> None:
@@ -118,6 +122,8 @@ class PartitionLog(Closing):
         """Forget the listing: segments roll, are swapped and deleted."""
         self.close()
         self._segments = None
+        if self._listing is not None:
+            self._listing.refresh()
 
     @property
     def segments(self) -> LogSegments:
@@ -127,7 +133,10 @@ class PartitionLog(Closing):
             UnknownTopicOrPartitionError: the folder is gone.
         """
         if self._segments is None:
-            self._segments = LogSegments.of(self.directory)
+            if self._listing is None:
+                self._segments = LogSegments.of(self.directory)
+            else:
+                self._segments = self._listing.unopened()
         return self._segments
 
     @property

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Final, Self, TypeVar, overload
 from kafkalog.errors import LogDirectoryError, UnknownTopicOrPartitionError
 from kafkalog.files.remote_path import RemotePath
 from kafkalog.files.system import system
+from kafkalog.files.watch import stamp_of
 from kafkalog.model import MAX_OFFSET
 from kafkalog.streaming.log.files import (
     CLEANED,
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
 
+    from kafkalog.files.watch import Stamp
     from kafkalog.streaming.records.batch import BatchTable
 
 
@@ -71,6 +73,9 @@ in steps of 10 ms, and on another machine."""
 
 _KEPT_NS: Final = 3_000_000_000
 """For so long, for the listing to be kept: some file systems count in steps of two seconds."""
+
+_MOST_KEPT: Final = 100
+"""So many segments of a partition are kept, for who opens the log again."""
 
 _RESTS_SECONDS: Final = (0.0, 0.0, 0.001, 0.005, 0.02, *[0.05] * 200)
 """How long to wait before each further listing of a folder that changes while it is listed."""
@@ -240,7 +245,8 @@ class SegmentListing:
         """Take a partition's folder; nothing is listed yet."""
         self._directory = directory
         self._listed = LogSegments()
-        self._changed_ns: int | None = None
+        self._stamp: Stamp | None = None
+        """Of the folder, where a later change shows in it."""
 
     def segments(self) -> LogSegments:
         """Return the segments as they are now.
@@ -249,21 +255,34 @@ class SegmentListing:
             UnknownTopicOrPartitionError: the folder is gone.
             FileNotFoundError: cleaners swap so often that each listing was outdated at once.
         """
-        if self._changed_ns is None or self._changed_ns != self._time():
+        if self._stamp is None or self._stamp != self._stamp_now():
             self._listed = retrying(self._list)
         return self._listed
 
+    def unopened(self) -> LogSegments:
+        """Return the segments as they are now for somebody who opens and closes them by himself.
+
+        Raises:
+            UnknownTopicOrPartitionError, FileNotFoundError: as :meth:`segments`.
+        """
+        segments = self.segments()
+        if len(segments) > _MOST_KEPT:  # memory is to follow partitions, not segments
+            self.refresh()
+            self._listed = LogSegments()
+            return segments
+        return LogSegments(segment.unopened() for segment in segments)
+
     def refresh(self) -> None:
         """List again when next asked: a file of the listing is gone."""
-        self._changed_ns = None
+        self._stamp = None
 
-    def _time(self) -> int | None:
-        with suppress(FileNotFoundError, NotADirectoryError):
-            return self._directory.stat().st_mtime_ns
-        return None
+    def _stamp_now(self) -> Stamp | None:
+        return None if isinstance(self._directory, RemotePath) else stamp_of(str(self._directory))
 
     def _list(self) -> LogSegments:
-        names, self._changed_ns = _names_and_time(self._directory)
+        stamp = self._stamp_now()
+        names, changed_ns = _names_and_time(self._directory)
+        self._stamp = stamp if stamp is not None and stamp[3] == changed_ns else None
         return LogSegments(_segments_of(self._directory, names))
 
 

@@ -12,6 +12,7 @@ from kafkalog.files.system import system
 from kafkalog.files.watch import Watch, stamp_of, watchable
 from kafkalog.streaming.log.partition_log import PartitionLog
 from kafkalog.streaming.log.read.transactions import StableOffset
+from kafkalog.streaming.log.segments import SegmentListing
 from kafkalog.streaming.store.ends.rule import RecordedOffsets, SeenEnd
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ class TrackedLog:
         "_stable_ends",
         "_stamp",
         "end",
+        "listing",
         "said",
         "seen",
         "topic_id",
@@ -69,6 +71,7 @@ class TrackedLog:
         self.said = _NOTHING
         self.end: End | None = None
         self._directory = Watch(where.path)
+        self.listing = SegmentListing(where.path)
         self._active: str | RemotePath = ""
         self._stamp: Stamp | None = None
         self._is_read = False
@@ -178,7 +181,7 @@ class TrackedLog:
             self._stable = self._stable_ends = None
 
     def _read_log(self, folder: Path, verify_from: Callable[[TrackedLog], int | None]) -> None:
-        with PartitionLog(folder, self.where.topic_partition) as log:
+        with PartitionLog(folder, self.where.topic_partition, listing=self.listing) as log:
             # a folder that has no segment yet will have one soon, and is read until then
             self._active = watchable(log.segments[-1].path) if log.segments else ""
             self._stamp = stamp_of(self._active)

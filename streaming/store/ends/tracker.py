@@ -577,14 +577,16 @@ class LogEndTracker:
             raise UnknownTopicOrPartitionError(
                 f"{topic_partition} is in none of {', '.join(map(str, self._log_dirs.paths))}"
             )
+        folder = log.folder(self._log_dirs.paths)
         return PartitionLog(
-            log.folder(self._log_dirs.paths),
+            folder,
             topic_partition,
             said_start(self._said(log), log.seen.end),
             around_damage=self._around_damage,
             max_decompressed_bytes=self._max_decompressed_bytes,
             may_overlap=self._to_log_end,
             replica=log.where.stamp,
+            listing=log.listing if folder == log.where.path else None,
         )
 
     def standing(self, topic_partition: TopicPartition) -> tuple[str | None, int, Stamp | None]:

@@ -176,6 +176,25 @@ def test_a_folder_that_changed_just_now_is_listed_again(
     assert calls["os.scandir"] > SEGMENTS
 
 
+def test_the_first_batch_of_many_partitions_is_planned_with_one_listing_of_each(
+    tmp_path: Path,
+) -> None:
+    for partition in range(100):
+        folder = tmp_path / f"t-{partition}"
+        write_segment(folder, 0, batch_bytes(0, [Row()]))
+        os.utime(folder, ns=(0, system.time_ns() - 60_000_000_000))
+    write_checkpoint(
+        tmp_path, "replication-offset-checkpoint", {f"t-{each}": 1 for each in range(100)}
+    )
+    given = {"path": str(tmp_path), "subscribe": "t", "startingOffsets": "earliest"}
+    stream = StreamControl(ReadOptions.parse(given))
+    with counted_calls() as calls:
+        start = stream.initial()
+        splits = stream.plan(start, stream.next_end(start, take_all=False))
+    assert len(splits) == 100
+    assert calls["os.scandir"] + calls["os.listdir"] <= 110
+
+
 def test_many_ranges_of_a_log_are_planned_with_one_listing(tmp_path: Path) -> None:
     many_segments(tmp_path / "t-0")
     write_checkpoint(tmp_path, "replication-offset-checkpoint", {"t-0": 2 * SEGMENTS})
