@@ -644,10 +644,16 @@ class TieredStore:
             )
         view, local_start = self._below(folder)
         start = view.pieces[0].start if view.pieces else local_start
+        offset = int(key.rpartition("/")[2].partition(".")[0])
+        deleted = f"{name} was deleted from the tier while it was read"
+        if start is not None and start <= offset:  # no expiration: those go in order
+            return DataLossError(
+                f"{deleted}, and the log starts at offset {start}, before it: run the query again, "
+                "if another copy of these offsets is there it is read"
+            )
         return OffsetOutOfRangeError(
-            f"{name} was deleted from the tier while it was read"
-            + ("" if start is None else f": the log starts at offset {start} now"),
-            offset=int(key.rpartition("/")[2].partition(".")[0]),
+            deleted + ("" if start is None else f": the log starts at offset {start} now"),
+            offset=offset,
             log_start_offset=-1 if start is None else start,
         )
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.interop, pytest.mark.nightly]
 
-SECONDS: Final = 120
+SECONDS: Final = 300
 CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 TIERED: Final = {
     "remote.storage.enable": "true",

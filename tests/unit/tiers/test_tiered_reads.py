@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.support.logs import Row, append_batch, batch_bytes, write_checkpoint, write_segment
-from tests.support.tiers import KafkaTier, write_log, write_metadata
+from tests.support.remote_records import segment_updated
+from tests.support.tiers import KafkaTier, id_of, write_log, write_metadata
 from tests.support.transactions import ABORT, COMMIT, BrokerLog
 
 import kafkalog
@@ -173,6 +174,27 @@ def test_what_expires_in_the_tier_is_a_loss_for_who_was_to_read_it(tmp_path: Pat
         offsets(in_another_process(splits), options)
     kept = topic.options(failOnDataLoss="false")
     assert offsets(splits, kept) == list(range(10, 40))
+
+
+@pytest.mark.parametrize("fail", ["true", "false"])
+def test_what_is_deleted_out_of_the_middle_of_a_tier_is_a_loss_that_ends(
+    topic: Topic, fail: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic.move(10, 20)
+    options = topic.options(failOnDataLoss=fail, splitBytes="1")
+    splits = in_another_process(plan_batch(options))
+    for path in topic.tier.folder.glob(f"{10:020d}-*"):
+        path.unlink()
+    if topic.says:  # a broker has deleted a copy of which there was another one
+        gone = id_of(10, 20, ((0, 0),), topic.folder)
+        where = ("t", topic.tier.topic_id, 0, gone)
+        write_metadata(topic.log, [*topic.tier.records, segment_updated(*where, state=2)])
+    if fail == "true":
+        with pytest.raises(DataLossError, match=r"before it: run the query again"):
+            offsets(splits, options)
+    else:
+        assert offsets(splits, options) == [*range(10), *range(20, 40)]
+        assert "before it" in caplog.text
 
 
 @pytest.mark.parametrize("alone", [False, True], ids=["with the log", "alone"])
