@@ -37,6 +37,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from kafkalog.checkpoints.commit_state import STAGED_PREFIX
 from kafkalog.errors import LogDirectoryError
 from kafkalog.files.regular import create_exclusive
+from kafkalog.files.remote_path import RemotePath
 from kafkalog.files.system import remembered, system
 from kafkalog.files.timeouts import at
 
@@ -112,8 +113,10 @@ def _mounts(mountinfo: str) -> Iterable[Mount]:
 def is_shared(folder: Path) -> bool:
     """Whether other machines may write to the same files, kept out by nothing but locks.
 
-    That counts for file systems that nothing is known of, too.
+    That counts for file systems that nothing is known of, too, and for object stores.
     """
+    if isinstance(folder, RemotePath):
+        return True
     mount = mount_of(folder)
     return mount is not None and mount.kind not in _LOCAL | _LOCAL_FUSE
 

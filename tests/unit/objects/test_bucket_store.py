@@ -623,3 +623,14 @@ def test_a_commit_shows_its_own_partitions_anew_and_no_other(
     monkeypatch.setattr(store, "_look_if_due", lambda: None)
     assert log_file.stamp() == stamp
     assert stamp is not None
+
+
+def test_a_topic_of_several_partitions_is_appended_to_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    objects = FolderObjects(tmp_path / "again")
+    monkeypatch.setattr(bucket_store, "open_objects", lambda _: objects)
+    place = f"s3a://bucket{tmp_path}/again"
+    for topic in ("t", "u", "t", "t"):
+        kafkalog.append(place, topic, ROWS, options={"numPartitions": 2})
+    assert kafkalog.read(place, "t").read_all().num_rows == 3 * ROWS.num_rows
