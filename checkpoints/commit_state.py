@@ -32,7 +32,6 @@ __all__ = [
     "STATE_FILE",
     "UNFINISHED_FOLDER",
     "UNKNOWN_EPOCH",
-    "BatchChecksum",
     "CommitStamp",
     "CommitState",
     "DeletedTopic",
@@ -379,32 +378,18 @@ class PartitionState(NamedTuple):
         )
 
 
-class BatchChecksum(NamedTuple):
-    """Base offset and CRC of a record batch: they tell one history of a log from another."""
-
-    base_offset: int
-    crc: int
-
-
 class SourcePosition(NamedTuple):
     """How far a partition of a source is copied: the next offset, and the last batch below it.
 
-    The batch is known by its base offset and CRC, both None where no batch was there. They tell a
-    source that was cut, or replaced by a backup, and then written again, from one that has grown.
-    ``copy_epoch`` is the leader epoch of the copy's own log then, which a cut of the copy raises.
+    The batch is in one word (:class:`~kafkalog.streaming.log.history.LastBatch`), None where none
+    was there. It tells a source that was cut, or replaced by a backup, and then written again, from
+    one that has grown. ``copy_epoch`` is the leader epoch of the copy's own log then, which a cut
+    of the copy raises.
     """
 
     offset: int
-    base_offset: int | None = None
-    crc: int | None = None
+    last_batch: str | None = None
     copy_epoch: int = 0
-
-    @property
-    def last_batch(self) -> BatchChecksum | None:
-        """The last batch below the offset, if there was one."""
-        if self.base_offset is None or self.crc is None:
-            return None
-        return BatchChecksum(self.base_offset, self.crc)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@
                   "versions":{"<txnAppId>":{"batch":3,"digest":"rows …","time":…,"expiration":…}},
                   "query":"query:<transactional id>",
                   "origins":{"mirror flights":{"set":"…","id":"<topic id>",
-                  "positions":{"0":[120,100,<crc>,0],"1":[98,null,null,0]}}}}
+                  "positions":{"0":[120,"<last batch>",0],"1":[98,null,0]}}}}
     a writer     {"writer":"query:<transactional id>","run":"…","batch":12,"digest":"…",
                   "time":1700000000000,"expiration":604800000,"fenced":["…"]}
 
@@ -661,12 +661,9 @@ def _parse_origin(fields: JsonObject) -> TopicOrigin:
     )
 
 
-def _parse_position(
-    offset: object, base_offset: object, crc: object, copy_epoch: object
-) -> SourcePosition:
-    if base_offset is None or crc is None:
-        return SourcePosition(natural(offset), copy_epoch=natural(copy_epoch))
-    return SourcePosition(natural(offset), natural(base_offset), natural(crc), natural(copy_epoch))
+def _parse_position(offset: object, last_batch: object, copy_epoch: object) -> SourcePosition:
+    known = None if last_batch is None else text(last_batch)
+    return SourcePosition(natural(offset), known, natural(copy_epoch))
 
 
 def _partition_numbers(given: JsonObject) -> list[int]:

@@ -29,14 +29,15 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from kafkalog.checkpoints.commit_state import BatchChecksum
 from kafkalog.errors import CheckpointError, DataLossError, TargetMismatchError
 from kafkalog.model import TopicPartition, listed
+from kafkalog.streaming.log.history import LastBatch
 from kafkalog.streaming.source.offsets import EARLIEST, to_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    from kafkalog.streaming.log.history import Divergence
     from kafkalog.streaming.source.offsets import PartitionOffsets
 
 __all__ = [
@@ -67,7 +68,7 @@ class HeldTopic:
 
     topic_id: str | None
     ends: Mapping[int, int]
-    batches: Mapping[int, BatchChecksum] = field(default_factory=lambda: _NOTHING)
+    batches: Mapping[int, LastBatch] = field(default_factory=lambda: _NOTHING)
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,7 @@ class TargetState:
             name: {
                 "id": held.topic_id,
                 "ends": {str(number): held.ends[number] for number in sorted(held.ends)},
-                "batches": {str(number): held.batches[number] for number in sorted(held.batches)},
+                "batches": {str(n): held.batches[n].to_text() for n in sorted(held.batches)},
             }
             for name, held in sorted(self.topics.items())
         }
@@ -151,8 +152,15 @@ class TargetState:
 
 def _held(found: Mapping[str, Any]) -> HeldTopic:
     ends = {int(number): int(end) for number, end in found["ends"].items()}
-    batches = {int(number): BatchChecksum(*map(int, b)) for number, b in found["batches"].items()}
+    batches = {int(number): _last_batch(text) for number, text in found["batches"].items()}
     return HeldTopic(found["id"], ends, batches)
+
+
+def _last_batch(text: str) -> LastBatch:
+    found = LastBatch.from_text(text)
+    if found is None:
+        raise ValueError(f"{text!r} is no batch")
+    return found
 
 
 @dataclass(frozen=True)
@@ -167,8 +175,8 @@ class PlannedBatch:
         log_ends: up to which offset each log has records now, committed or not; may be left out.
         log_starts: where each log that the target holds starts now; left out where a loss is no
             reason to stop (``failOnDataLoss=false``).
-        batches_at: the last batch below the end that the *target* has, of each partition whose log
-            has another history there (:mod:`kafkalog.streaming.log.history`); may be left out.
+        diverged: the partitions whose log has another history below the end that the *target* has
+            (:mod:`kafkalog.streaming.log.history`); may be left out.
         batches_below: the last batch below the end of each range, to be kept; may be left out.
     """
 
@@ -177,8 +185,8 @@ class PlannedBatch:
     set_id: str | None = None
     log_ends: Mapping[TopicPartition, int] = field(default_factory=lambda: _NOTHING)
     log_starts: Mapping[TopicPartition, int] = field(default_factory=lambda: _NOTHING)
-    batches_at: Mapping[TopicPartition, BatchChecksum] = field(default_factory=lambda: _NOTHING)
-    batches_below: Mapping[TopicPartition, BatchChecksum] = field(default_factory=lambda: _NOTHING)
+    diverged: Mapping[TopicPartition, Divergence] = field(default_factory=lambda: _NOTHING)
+    batches_below: Mapping[TopicPartition, LastBatch] = field(default_factory=lambda: _NOTHING)
 
 
 @dataclass(frozen=True)
@@ -230,7 +238,7 @@ def first_offsets(
     """
     _refuse_another_topic(held, batch, ways, is_changed_id)
     _refuse_shorter_logs(held, batch, ways)
-    _refuse_changed_history(held, batch, ways)
+    _refuse_changed_history(batch, ways)
     _refuse_starts_above(held, batch, ways)
     _refuse_lost(held, batch, ways)
     return {key: held.end_of(key) or 0 for key in batch.ranges}
@@ -309,22 +317,14 @@ def _refuse_shorter_logs(held: TargetState, batch: PlannedBatch, ways: WaysOn) -
         )
 
 
-def _refuse_changed_history(held: TargetState, batch: PlannedBatch, ways: WaysOn) -> None:
-    """Refuse logs whose batch below the target's end is another one than the target took."""
-    other = {}
-    for key, now in sorted(batch.batches_at.items()):
-        topic = held.topics.get(key.topic)
-        before = None if topic is None else topic.batches.get(key.partition)
-        if before is not None and before != now:
-            other[key] = (
-                f"{key} below offset {held.end_of(key)} (a batch at {before.base_offset} with "
-                f"the CRC {before.crc:08x}, and now at {now.base_offset} with {now.crc:08x})"
-            )
-    if other:
+def _refuse_changed_history(batch: PlannedBatch, ways: WaysOn) -> None:
+    """Refuse logs that have another history than the target took, below its end."""
+    if batch.diverged:
+        others = listed(f"{key} at offset {found}" for key, found in sorted(batch.diverged.items()))
         raise TargetMismatchError(
-            f"{ways.target} holds other records than its source has at the same offsets: "
-            f"{listed(other.values())}. The log was cut, or restored from an older copy, and has "
-            "grown since. Nothing was written. "
+            f"{ways.target} holds other records than its source has at the same offsets: {others}."
+            " The log was cut, or restored from an older copy, and has grown since. Nothing was "
+            "written. "
             f"{_ways(ways.rebuild, ways.other_target)}"
         )
 

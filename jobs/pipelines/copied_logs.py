@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as sf
 
 from kafkalog.checkpoints.broker import read_leader_epochs
-from kafkalog.checkpoints.commit_state import BatchChecksum, SourcePosition
+from kafkalog.checkpoints.commit_state import SourcePosition
 from kafkalog.checkpoints.committed import load_committed
 from kafkalog.files.objects import open_objects
 from kafkalog.files.paths import split_paths
@@ -32,6 +32,7 @@ from kafkalog.streaming.commit.preserved_offsets import (
     origin_key,
     position_at,
 )
+from kafkalog.streaming.log.history import LastBatch
 from kafkalog.streaming.objects.bucket_store import bucket_of
 from kafkalog.streaming.source.subscription import Subscription
 from kafkalog.streaming.store.ends.tracker import LogEndTracker
@@ -91,19 +92,17 @@ class SourceLogs:
         planned_ends = {key: end for key, (_, end) in ranges.items()}
         ends = self._watch.look({**planned_ends, **held.ends}).offsets
         ranges = {key: self._within(key, *of, ends) for key, of in ranges.items()}
-        log_ends, at, below = {}, {}, {}
+        log_ends, diverged, below = {}, {}, {}
         for key in ranges.keys() & ends.keys():
             end = held.end_of(key)
             if end is not None:
                 reaches = self._watch.reaches(key, end)
                 log_ends[key] = max(end, ends[key]) if reaches else ends[key]
-                known = held.topics[key.topic].batches.get(key.partition)
-                if reaches and known is not None:
-                    position = SourcePosition(end, *known)
-                    diverged = divergence_at(self._watch, key, position)
-                    if diverged is not None and diverged.found is not None:
-                        at[key] = BatchChecksum(diverged.found.offset, diverged.found.crc)
-            last = position_at(self._watch, key, ranges[key][1]).last_batch
+                position = _position(held.topics[key.topic], key.partition)
+                found = divergence_at(self._watch, key, position) if reaches else None
+                if found is not None:
+                    diverged[key] = found
+            last = _last_batch(position_at(self._watch, key, ranges[key][1]))
             if last is not None:
                 below[key] = last
         state = load_committed(self._log_dirs.paths).state
@@ -113,7 +112,7 @@ class SourceLogs:
             set_id=None if state is None else state.set_id,
             log_ends=log_ends,
             log_starts={key: self._watch.log_start(key) for key in log_ends if self._stops_at_loss},
-            batches_at=at,
+            diverged=diverged,
             batches_below=below,
         )
 
@@ -183,11 +182,8 @@ def state_of_target(
             continue
         set_id = origin.set_id or set_id
         ends = {number: position.offset for number, position in origin.positions.items()}
-        batches = {
-            number: position.last_batch
-            for number, position in origin.positions.items()
-            if position.last_batch is not None
-        }
+        known_of = {number: _last_batch(each) for number, each in origin.positions.items()}
+        batches = {number: batch for number, batch in known_of.items() if batch is not None}
         held[topic] = HeldTopic(origin.topic_id, ends, batches)
     return TargetState(set_id=set_id, topics=held)
 
@@ -249,7 +245,12 @@ def copied_batch(
 
 
 def _position(topic: HeldTopic, partition: int) -> SourcePosition:
-    return SourcePosition(topic.ends[partition], *topic.batches.get(partition, ()))
+    last = topic.batches.get(partition)
+    return SourcePosition(topic.ends[partition], None if last is None else last.to_text())
+
+
+def _last_batch(position: SourcePosition) -> LastBatch | None:
+    return None if position.last_batch is None else LastBatch.from_text(position.last_batch)
 
 
 def without_held_rows(

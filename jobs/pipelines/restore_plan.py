@@ -243,7 +243,7 @@ def _whole(
 def _history(facts: TopicFacts, bounds: Sequence[Bounds]) -> tuple[str, ...]:
     """Tell a topic by its id, and each log that is restored up to its end by its last batch."""
     batches = (
-        f"{number}: {batch.base_offset} {batch.crc}"
+        f"{number}: {batch.offset} {batch.crc}"
         for number, batch in sorted(facts.batches.items())
         if number < len(bounds) and bounds[number].end == facts.partitions[number].end
     )

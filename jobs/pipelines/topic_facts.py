@@ -4,11 +4,11 @@ It is a property of the Delta table, ``kafkalog.topic.<name>``, whose text is JS
 
     {"topicId": "2nKGh3uGQ0a2qXfWc1kKTA", "partitionCount": 2, "timestampType": "CreateTime",
      "settings": {"retention.ms": "1000"}, "partitions": {"0": [500, 731], "1": [0, 0]},
-     "lastBatches": {"0": [729, 3051823371]}}
+     "lastBatches": {"0": "729:730:3051823371:0:2:0:96:2:1700000000000"}}
 
-``partitions`` has the log start and the log end of each. ``lastBatches`` has the base offset and
-the CRC of the last record batch below these ends, where they are known: a clone of the table, which
-has no history, tells by them whether the log was cut since. ``settings`` and ``timestampType`` are
+``partitions`` has the log start and the log end of each. ``lastBatches`` has the last record batch
+below these ends, where it is known: a clone of the table, which has no history, tells by it whether
+the log was cut since. ``settings`` and ``timestampType`` are
 null where neither the commit state nor a cluster's metadata tells them, ``topicId`` where the
 topic's folders have none.
 """
@@ -23,11 +23,12 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from kafkalog.checkpoints.broker import read_topic_id
-from kafkalog.checkpoints.commit_state import BatchChecksum, topic_key
+from kafkalog.checkpoints.commit_state import topic_key
 from kafkalog.checkpoints.committed import load_committed
 from kafkalog.errors import KafkaLogError
 from kafkalog.streaming.admin.topics import Bounds
 from kafkalog.streaming.coordinator.cluster_metadata import read_cluster_topics
+from kafkalog.streaming.log.history import LastBatch
 from kafkalog.streaming.store.ends.tracker import LogEndTracker
 from kafkalog.streaming.store.log_dirs import LogDirs
 
@@ -56,7 +57,7 @@ class TopicFacts:
     partitions: Mapping[int, Bounds]
     settings: Mapping[str, str] | None
     topic_id: str | None = None
-    batches: Mapping[int, BatchChecksum] = field(default_factory=lambda: MappingProxyType({}))
+    batches: Mapping[int, LastBatch] = field(default_factory=lambda: MappingProxyType({}))
 
     @property
     def partition_count(self) -> int:
@@ -83,7 +84,7 @@ class TopicFacts:
             "partitions": {
                 str(number): self.partitions[number] for number in sorted(self.partitions)
             },
-            "lastBatches": {str(number): self.batches[number] for number in sorted(self.batches)},
+            "lastBatches": {str(n): self.batches[n].to_text() for n in sorted(self.batches)},
         }
         return json.dumps(facts)
 
@@ -93,7 +94,8 @@ class TopicFacts:
         facts: dict[str, Any] = json.loads(text)
         partitions = {int(number): Bounds(*pair) for number, pair in facts["partitions"].items()}
         last = facts.get("lastBatches", {})
-        batches = {int(number): BatchChecksum(*batch) for number, batch in last.items()}
+        known = {int(number): LastBatch.from_text(text) for number, text in last.items()}
+        batches = {number: batch for number, batch in known.items() if batch is not None}
         return cls(partitions, facts["settings"], facts["topicId"], batches)
 
 

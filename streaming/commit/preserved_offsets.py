@@ -446,9 +446,7 @@ def position_at(watch: LogEndTracker, key: TopicPartition, offset: int) -> Sourc
     """Return what tells a position in a log of a watch's last look from others at that offset."""
     with watch.open(key) as log:
         found = find_last_batch(log, offset)
-    return (
-        SourcePosition(offset) if found is None else SourcePosition(offset, found.offset, found.crc)
-    )
+    return SourcePosition(offset, None if found is None else found.to_text())
 
 
 def divergence_at(
@@ -458,7 +456,8 @@ def divergence_at(
 
     None where it has not, and where nothing tells.
     """
-    if position.last_batch is None:
+    known = None if position.last_batch is None else LastBatch.from_text(position.last_batch)
+    if known is None:
         return None
     with watch.open(key) as log:
-        return find_divergence(log, position.offset, LastBatch.from_checksum(*position.last_batch))
+        return find_divergence(log, position.offset, known)

@@ -17,8 +17,7 @@ one in the gap between it and the position             the same: a cleaner made 
                                                        own place says so too
 one at its offset with fewer records and no later      the same: a cleaner removed records, in
 time, or with a delete horizon; or the reverse         this replica or in the other
-one at its offset, otherwise                           another; where offset and CRC alone were
-                                                       kept, if it has a record for each offset
+one at its offset, otherwise                           another
 an earlier one, and later batches lie above            the same: a cleaner or ``salvage --drop``
                                                        removed the batch; both leave a gap
 an earlier one, which is the last of the log           another: the log was cut
@@ -66,7 +65,6 @@ __all__ = ["Divergence", "LastBatch", "find_divergence", "find_last_batch"]
 
 _NO_CRC: Final = -1
 _NO_EPOCH: Final = -1
-_NO_SIZE: Final = 0
 _TEXT: Final = re.compile(r"-?\d+(?::-?\d+){8}")
 
 
@@ -93,11 +91,6 @@ class LastBatch(NamedTuple):
         """Stand for what an offset commit of a Kafka client says of a position: its epoch."""
         last = position - 1
         return cls(last, last, _NO_CRC, leader_epoch, MAGIC, 0, 0, 0, 0)
-
-    @classmethod
-    def from_checksum(cls, offset: int, crc: int) -> LastBatch:
-        """Stand for what is kept in a place that has room for base offset and CRC alone."""
-        return cls(offset, offset, crc, _NO_EPOCH, MAGIC, 0, _NO_SIZE, 0, 0)
 
     @classmethod
     def from_text(cls, text: str) -> LastBatch | None:
@@ -192,9 +185,6 @@ def _is_same(known: LastBatch, found: LastBatch, *, is_last: bool) -> bool:
 
 def _is_compacted(known: LastBatch, found: LastBatch) -> bool:
     """Whether a cleaner may have made the one batch of the other; both are at the same offset."""
-    if known.size == _NO_SIZE:
-        is_sparse = found.record_count <= found.last_offset - found.offset
-        return found.magic < MAGIC or is_sparse or bool(found.attributes & DELETE_HORIZON_MASK)
     if found.magic != known.magic:
         return found.magic < MAGIC  # brokers before 0.11 converted messages as they cleaned
     if found.magic < MAGIC:

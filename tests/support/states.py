@@ -6,13 +6,14 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from kafkalog.checkpoints.commit_state import PartitionState
+from kafkalog.streaming.log.history import LastBatch
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from kafkalog.checkpoints.commit_state import TopicState
 
-__all__ = ["ends_of", "lines_of", "up_to", "version_of"]
+__all__ = ["ends_of", "last_batch", "lines_of", "up_to", "version_of"]
 
 
 def up_to(ends: Mapping[int, int]) -> dict[int, PartitionState]:
@@ -24,6 +25,11 @@ def ends_of(topic: TopicState) -> dict[int, int]:
     """Return how far the partitions of a topic are committed, where that is the log end too."""
     assert all(each.high_watermark == each.log_end for each in topic.partitions.values())
     return {number: each.high_watermark for number, each in topic.partitions.items()}
+
+
+def last_batch(offset: int, crc: int) -> LastBatch:
+    """Return a batch of one record."""
+    return LastBatch(offset, offset, crc, 0, 2, 0, 72, 1, 0)
 
 
 def lines_of(content: bytes) -> list[dict[str, Any]]:

@@ -48,7 +48,7 @@ STATE = CommitState(
             durable_ends={1: 60},
             origins={
                 "mirror flights": TopicOrigin(
-                    "set-0", "A", {0: SourcePosition(120, 100, 0xDEADBEEF), 1: SourcePosition(98)}
+                    "set-0", "A", {0: SourcePosition(120, "100:119:7", 3), 1: SourcePosition(98)}
                 ),
                 "replay 1 old": TopicOrigin(None, None, time_ms=1),
             },

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.states import last_batch
 
-from kafkalog.checkpoints.commit_state import BatchChecksum
 from kafkalog.errors import CheckpointError, DataLossError, TargetMismatchError
 from kafkalog.jobs.pipelines.continuation import (
     HeldTopic,
@@ -18,10 +18,11 @@ from kafkalog.jobs.pipelines.continuation import (
     first_offsets,
 )
 from kafkalog.model import TopicPartition
+from kafkalog.streaming.log.history import Divergence
 
 WAYS = WaysOn("the table /lake/t", "/logs/a", "the checkpoint /c")
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
-HELD = TargetState("e", "set", {"t": HeldTopic("A", {0: 100}, {0: BatchChecksum(90, 7)})})
+HELD = TargetState("e", "set", {"t": HeldTopic("A", {0: 100}, {0: last_batch(90, 7)})})
 
 
 def planned(start: int | None, end: int, **known: object) -> PlannedBatch:
@@ -94,14 +95,14 @@ def test_a_log_that_ends_below_what_is_held_is_refused() -> None:
 
 
 def test_a_log_that_was_cut_and_has_grown_is_refused() -> None:
-    same, other = BatchChecksum(90, 7), BatchChecksum(90, 8)
-    assert first_offsets(HELD, planned(100, 120, batches_at={T0: same}), WAYS) == {T0: 100}
-    with pytest.raises(TargetMismatchError, match="holds other records than its source"):
-        first_offsets(HELD, planned(100, 120, batches_at={T0: other}), WAYS)
+    for found in (last_batch(90, 8), None):
+        diverged = {T0: Divergence(100, last_batch(90, 7), found, cut_at=60)}
+        with pytest.raises(TargetMismatchError, match=r"other .* at offset 100, below which"):
+            first_offsets(HELD, planned(100, 120, diverged=diverged), WAYS)
 
 
 def test_what_is_held_after_a_batch_never_goes_back() -> None:
-    last = BatchChecksum(110, 9)
+    last = last_batch(110, 9)
     after = HELD.after(planned(90, 120, batches_below={T0: last}))
     assert after.topics["t"] == HeldTopic("A", {0: 120}, {0: last})
     assert HELD.after(planned(10, 50)) == HELD
@@ -122,7 +123,7 @@ held_topics = st.builds(
     HeldTopic,
     st.none() | names,
     st.dictionaries(numbers, numbers, max_size=3),
-    st.dictionaries(numbers, st.builds(BatchChecksum, numbers, numbers), max_size=3),
+    st.dictionaries(numbers, st.builds(last_batch, numbers, numbers), max_size=3),
 )
 states = st.builds(TargetState, names, st.none() | names, st.dictionaries(names, held_topics))
 

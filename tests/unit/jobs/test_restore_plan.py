@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.support.corpus import UnpackedCase
 from tests.support.sinking import Writer, rows
+from tests.support.states import last_batch
 
-from kafkalog.checkpoints.commit_state import BatchChecksum
 from kafkalog.errors import LogDirectoryError, OptionError
 from kafkalog.jobs.pipelines.continuation import HeldTopic
 from kafkalog.jobs.pipelines.restore_plan import (
@@ -59,14 +59,14 @@ def test_another_end_is_refused(text: str) -> None:
 
 
 def test_facts_of_topics_survive_as_properties() -> None:
-    last = {0: BatchChecksum(0, 4_000_000_000)}
+    last = {0: last_batch(0, 4_000_000_000)}
     facts = {"t": FACTS, "a.b-c": TopicFacts({0: Bounds(0, 1)}, None, "an id", last)}
     assert read_facts({**to_properties(facts), "delta.appendOnly": "false"}) == facts
 
 
 def test_facts_are_of_the_rows_that_are_held_and_of_their_last_batches() -> None:
     now = TopicFacts({0: Bounds(0, 5), 1: Bounds(0, 9), 2: Bounds(0, 0)}, None, "recreated")
-    below = {0: BatchChecksum(3, 1), 1: BatchChecksum(7, 2)}
+    below = {0: last_batch(3, 1), 1: last_batch(7, 2)}
     held = HeldTopic("an id", {0: 5, 1: 8}, below)
     noted = now.of_rows(held)
     assert noted == TopicFacts(now.partitions, None, "an id", {0: below[0]})
@@ -212,9 +212,9 @@ def test_other_rows_are_another_restore() -> None:
 
 
 def test_another_topic_or_log_with_the_same_ends_is_another_restore() -> None:
-    known = replace(FACTS, topic_id="A", batches={0: BatchChecksum(190, 1)})
+    known = replace(FACTS, topic_id="A", batches={0: last_batch(190, 1)})
     recreated = replace(known, topic_id="B")
-    rewritten = replace(known, batches={0: BatchChecksum(190, 2)})
+    rewritten = replace(known, batches={0: last_batch(190, 2)})
     versions = {planned(facts, {}).version("a") for facts in (FACTS, known, recreated, rewritten)}
     assert len(versions) == 4
 
@@ -222,7 +222,7 @@ def test_another_topic_or_log_with_the_same_ends_is_another_restore() -> None:
 def test_a_restore_up_to_an_offset_stays_the_same_while_the_topic_grows() -> None:
     until = Until({T0: 150})
     early, late = (
-        replace(FACTS, partitions={0: Bounds(100, end)}, batches={0: BatchChecksum(end - 1, 1)})
+        replace(FACTS, partitions={0: Bounds(100, end)}, batches={0: last_batch(end - 1, 1)})
         for end in (200, 300)
     )
     first = planned(early, {}, until=until).version("a")
