@@ -334,7 +334,14 @@ def plan_latest(options: ReadOptions, selection: Selection | None = None) -> lis
     shares = max(1, -(-(options.min_partitions or 1) // max(1, len(whole))))
     seed = system.random_id().int % _SEEDS
     return [
-        LatestSplit(split.topic_partition, split.slices, split.topic_id, seed, share, shares)
+        LatestSplit(
+            split.topic_partition,
+            split.slices,
+            split.topic_id,
+            seed=seed,
+            share=share,
+            shares=shares,
+        )
         for split in whole
         for share in range(shares)
     ]

@@ -20,6 +20,7 @@ from kafkalog.streaming.options.quantities import shown_time
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from kafkalog.streaming.log.history import LastBatch
     from kafkalog.streaming.log.partition_log import PartitionLog
     from kafkalog.streaming.log.read.slices import SegmentSlice
     from kafkalog.streaming.options.read_options import ReadOptions
@@ -172,6 +173,8 @@ class LogSplit:
     slices: tuple[SegmentSlice, ...]
     topic_id: str | None = None
     """The id of the topic whose offsets these are; None if it has none."""
+    history: tuple[int, LastBatch] | None = None
+    """The position that its reader continues from, and the last batch below, where it knows it."""
 
     @property
     def size(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
@@ -32,9 +33,9 @@ from kafkalog.streaming.source.loss import LossPolicy, with_remedy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
-    from pathlib import Path
 
     from kafkalog.model import TopicPartition
+    from kafkalog.streaming.log.history import LastBatch
     from kafkalog.streaming.log.log_dir import PartitionDirectory
     from kafkalog.streaming.log.read.salvage import Salvage
     from kafkalog.streaming.log.read.slice_reader import Decoder
@@ -192,6 +193,9 @@ class SplitReader:
     committed_only: bool
     salvage: Salvage | None
     topic_id: str | None
+    history: tuple[int, LastBatch] | None = None
+    validated: set[Path] = field(default_factory=set)
+    """Folders whose history was found to be the one that the reader continues."""
     failed: set[Path] = field(default_factory=set)
     """Log directories of replicas that could not be read."""
 
@@ -208,6 +212,7 @@ class SplitReader:
             committed_only=options.committed_only,
             salvage=salvage,
             topic_id=split.topic_id,
+            history=split.history,
         )
 
     def read(self, planned: SegmentSlice) -> Iterator[pa.RecordBatch]:
@@ -232,6 +237,7 @@ class SplitReader:
 
         try:
             self._check_topic(planned)
+            self._check_history(as_path(planned.path).parent)
         except (KafkaLogError, OSError) as error:
             rest = elsewhere(planned.start_offset, error)
             if rest is None:
@@ -333,6 +339,22 @@ class SplitReader:
                 f"{folder} belongs to another topic of that name now (topic id {found}, planned "
                 f"was {self.topic_id})"
             )
+
+    def _check_history(self, folder: Path) -> None:
+        """Refuse a log that was cut, and written again, since the batch was planned."""
+        if self.history is None or not isinstance(folder, Path) or folder in self.validated:
+            return
+        from kafkalog.streaming.log.history import find_divergence  # noqa: PLC0415
+        from kafkalog.streaming.log.partition_log import PartitionLog  # noqa: PLC0415
+
+        with PartitionLog(folder, self.topic_partition) as log:
+            found = find_divergence(log, *self.history)
+        if found is not None:
+            raise DataLossError(
+                f"{folder} has another history than the one that was read, since this batch was "
+                f"planned: {self.topic_partition} at {found}"
+            )
+        self.validated.add(folder)
 
     def _lost(self, start: int, end: int, error: KafkaLogError) -> None:
         self.policy.range_not_readable(self.topic_partition, start, end, str(error))

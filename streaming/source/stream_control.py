@@ -21,6 +21,7 @@ from __future__ import annotations
 import json
 import logging
 from collections import deque
+from dataclasses import replace
 from enum import Enum, auto
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple, Self
@@ -326,7 +327,14 @@ class StreamControl:
         self._validator.forget(diverged)
         start = {**start, **{key: end[key] for key in gone}}
         ranges = readable_ranges(start, end, available, self._logs, policy)
-        return plan_splits(ranges, self._options, self._logs, policy)
+        splits = plan_splits(ranges, self._options, self._logs, policy)
+        return [self._continuing(split, start) for split in splits]
+
+    def _continuing(self, split: LogSplit, start: PartitionOffsets) -> LogSplit:
+        """Let the task look at the history again: the log may be cut before it is read."""
+        position = start.get(split.topic_partition, 0)
+        batch = self._validator.batch(split.topic_partition, position)
+        return split if batch is None else replace(split, history=(position, batch))
 
     def _say_continues(self, start: PartitionOffsets) -> None:
         """Say once where a query with a checkpoint continues, whatever the options say."""

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from unittest.mock import patch
 
-from tests.pipelines.sources import TOPIC, Line, Rows, bounds, value_of
+from tests.pipelines.sources import TOPIC, Line, Rows, value_of
 from tests.pipelines.targets import Backup, Ends, Held, Mirrored, OfQuery
 from tests.support.copying import without_rows_below
 from tests.support.micro_batches import CheckpointedQuery
@@ -313,8 +313,6 @@ class Archived(Mirrored):
         super().__init__(*given)
         self.model = DeltaModel()
         self._noted: dict[int, Held] = {}
-        self._gone: dict[int, set[int]] = {}
-        """By partition, what was gone from the source when the table got as far."""
 
     def keep(self) -> None:
         """Let Delta clean up its log, or put files together."""
@@ -336,15 +334,15 @@ class Archived(Mirrored):
 
     def _set_back(self, version: int) -> None:
         known = [each for each in self._noted if each <= version] or [*self._noted][:1]
+        passed = frozenset() if version in self._noted else self.passed
         self.holds = self._noted[max(known)] if known else Held()
         if self.model.first:
             self._forget_history()
         if version not in self._noted:  # amid a run that was killed, or emptied it
             self.held = self.ends()
             self.most = {n: max(end, self.held.get(n, 0)) for n, end in self.most.items()}
-        held = self.held
+        self.passed |= passed
         self._noted[self.version] = self.holds
-        self._gone = {n: {o for o in gone if o < held.get(n, 0)} for n, gone in self._gone.items()}
 
     def remove(self) -> None:
         self.model.remove()
@@ -366,7 +364,9 @@ class Archived(Mirrored):
             self._noted = {0: self.holds}
 
     def _forget_history(self) -> None:
-        """Note that the rows, and properties, tell alone what is held."""
+        """Note that the rows tell alone what is held: where there are none, nothing."""
+        ends = self.ends()
+        self.held = {n: end if n in ends else 0 for n, end in self.held.items()}
 
     def write(self) -> None:
         if self.model.versions:
@@ -385,7 +385,7 @@ class Archived(Mirrored):
 
     def _begin(self) -> None:
         super()._begin()
-        self._noted, self._gone = {}, {}
+        self._noted = {}
 
     def run(self, source: Source, step: Callable[[str], None], way: str = "", **given: Any) -> None:
         options = self._reading(given)
@@ -416,7 +416,7 @@ class Archived(Mirrored):
 
     def archive(self, source: Source, table: str, way: str, options: Mapping[str, str]) -> Archive:
         if way == "--rebuild":
-            self.is_foreign, self._gone = False, {}
+            self.is_foreign = False
         return Archive(
             log=str(source.path),
             table=table,
@@ -446,7 +446,7 @@ class Archived(Mirrored):
         return {number: max(rows) + 1 for number, rows in self.rows().items()}
 
     def check(self, source: Source, *lines: Line) -> None:
-        check_rows(self.rows(), source, self._gone)
+        check_rows(self.rows(), source, self.passed)
 
     def note(self, *lines: Line) -> None:
         super().note(*lines)
@@ -459,15 +459,12 @@ class Archived(Mirrored):
         self._noted[self.version] = self.holds
 
 
-def check_rows(rows: Rows, source: Source, gone: dict[int, set[int]]) -> None:
-    """See that rows are all that a source has; ``gone`` are those that it never had for a run."""
-    now = source.rows()
-    for number, (_, end) in bounds(source.path).items():
-        held, there = now.get(number, {}), rows.get(number, {})
-        known = gone.setdefault(number, set())
-        missing = {offset for offset in held if there.get(offset) != held[offset]} - known
-        assert not missing, f"the table lacks {sorted(missing)} of {TOPIC}-{number}"
-        known.update({*range(end)} - held.keys() - there.keys())
+def check_rows(rows: Rows, source: Source, passed: frozenset[str]) -> None:
+    """See that rows are all that a source has, but those that were gone for a run."""
+    for number, held in source.rows().items():
+        found = held.items() - rows.get(number, {}).items()
+        missing = sorted(offset for offset, value in found if value not in passed)
+        assert not missing, f"the table lacks {missing} of {TOPIC}-{number}"
 
 
 class Newest(Archived):
@@ -484,10 +481,6 @@ class Newest(Archived):
             found[row.partition] = max(row.offset + 1, found.get(row.partition, 0))
         return found
 
-    def _forget_history(self) -> None:
-        ends = self.ends()
-        self.held = {n: end if n in ends else 0 for n, end in self.held.items()}
-
     def check(self, source: Source, *lines: Line) -> None:
         table = {row.key: row for row in self.every_row()}
         log: dict[str, tuple[int, str]] = {}
@@ -498,6 +491,8 @@ class Newest(Archived):
         for key, (number, value) in log.items():
             found = table.get(key)
             newest = max(int(v[1:]) for v in self._taken(source) if source.keys[v] == key)
+            if value in self.passed:
+                continue
             if value[0] == "x" and newest == number:
                 assert found is None, f"{key} was deleted by {value}, and is there: {found}"
             elif newest == number:
@@ -585,6 +580,10 @@ class WithNewest(Archived):
         super().note(*lines)
         self.newest.note(*lines)
 
+    def pass_over(self, source: Source, *, is_rebuilt: bool = False) -> None:
+        super().pass_over(source, is_rebuilt=is_rebuilt)
+        self.newest.pass_over(source, is_rebuilt=is_rebuilt)
+
     def may_hold(self, *lines: Line) -> None:
         super().may_hold(*lines)
         self.newest.may_hold(*lines)
@@ -604,7 +603,6 @@ class InFiles(OfQuery):
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
         self._runs = 0
-        self._gone: dict[int, set[int]] = {}
         self._backup = Backup(self)
 
     def settle(self, source: Source) -> None:
@@ -700,11 +698,6 @@ class InFiles(OfQuery):
     def ends(self) -> Ends:
         return {number: max(rows) + 1 for number, rows in self.rows().items()}
 
-    def put_back(self) -> None:
-        super().put_back()
-        ends = self.held
-        self._gone = {n: {o for o in gone if o < ends.get(n, 0)} for n, gone in self._gone.items()}
-
     def replace(self) -> None:
         self.remove()
         self.path.mkdir()
@@ -715,10 +708,6 @@ class InFiles(OfQuery):
     def cut(self) -> None:
         """Nobody cuts it."""
 
-    def _begin(self) -> None:
-        super()._begin()
-        self._gone = {}
-
     def reasons(self, source: Source) -> list[str]:
         found = super().reasons(source)
         if not self._is_of_time:
@@ -726,7 +715,7 @@ class InFiles(OfQuery):
         return found + self._reasons_of_reader(source)
 
     def check(self, source: Source, *lines: Line) -> None:
-        check_rows(self.rows(), source, self._gone)
+        check_rows(self.rows(), source, self.passed)
 
     def note(self, *lines: Line) -> None:
         """Note it by partitions: a loss in one is told once what was planned of all is there."""

@@ -14,6 +14,7 @@ from kafkalog.jobs.pipelines.continuation import TargetState
 from kafkalog.jobs.pipelines.topic_facts import TopicFacts
 from kafkalog.streaming.commit.preserved_offsets import CopiedBatch
 from kafkalog.streaming.sink.row_columns import Rows
+from kafkalog.streaming.source.reading import SplitReader
 from kafkalog.streaming.source.start import PositionValidator
 
 if TYPE_CHECKING:
@@ -108,7 +109,10 @@ GUARDS: Final = {
         steps="run, target lose_checkpoint, source append, run",
     ),
     "a position in another history": Guard(
-        ((PositionValidator, "find_diverged", lambda *_: {}),),
+        (
+            (PositionValidator, "find_diverged", lambda *_: {}),
+            (SplitReader, "_check_history", _nothing),
+        ),
         "g/0",
         "files",
         steps="run, source keep, source append, run, source put_back, " + GROWS + "run",

@@ -150,22 +150,27 @@ class History:
         self,
         way: str = "",
         *,
+        leaves_out: bool = False,
         is_whole: bool = False,
         tries: int = _WAYS,
         steps: Callable[[str], None] | None = None,
     ) -> None:
         """Run the pipeline, and if it is refused, follow a way on."""
         source, target = self.source, self.target
-        reasons = target.reasons(source) if not way else []
+        shown = " ".join(filter(None, (way, _LEAVE_OUT * leaves_out)))
+        reasons = target.reasons(source) if not shown else []
         rows, before = target.rows(), source.line.copied()
+        target.pass_over(source, is_rebuilt=way == "--rebuild")
         self._is_disturbed = False
         error: Exception | None = None
-        given = {"options": {"failOnDataLoss": "false"}} if way == _LEAVE_OUT else {}
+        given = {"options": {"failOnDataLoss": "false"}} if leaves_out else {}
         try:
             target.run(source, steps or self._steps(is_whole=is_whole), way, **given)
         except (KilledError, KafkaLogError) as caught:
             error = caught
-        self.told.append(f"run {way}: {f'{type(error).__name__}: {error}' if error else 'ok'}")
+        if self._is_disturbed:
+            target.pass_over(source)
+        self.told.append(f"run {shown}: {f'{type(error).__name__}: {error}' if error else 'ok'}")
         lines = (source.line.copied(), before) if self._is_disturbed else (before,)
         target.read = lines if error is None else target.read + lines
         if target.rows() != rows or error is None:
@@ -179,18 +184,18 @@ class History:
             return
         if isinstance(error, KilledError):
             return
-        assert reasons or way or self._is_disturbed, f"refused for nothing: {error}"
-        is_followed = bool(way) and not self._is_disturbed and way not in {_LEAVE_OUT, RESTORE}
+        assert reasons or shown or self._is_disturbed, f"refused for nothing: {error}"
+        is_followed = way not in {"", RESTORE} and not self._is_disturbed
         is_else = isinstance(error, (DataLossError, OptionError)) or target.has_several
         assert not is_followed or is_else, f"{way!r} was followed, and is refused: {error}"
         if self._is_disturbed or tries == 0 or not (is_whole or self._chance.random() < 0.7):
             return
-        self._go_on(error, is_whole=is_whole, tries=tries - 1)
+        self._go_on(error, way, is_whole=is_whole, tries=tries - 1)
 
-    def _go_on(self, error: Exception, *, is_whole: bool, tries: int) -> None:
+    def _go_on(self, error: Exception, way: str, *, is_whole: bool, tries: int) -> None:
         text = str(error)
-        if isinstance(error, DataLossError):
-            way = _LEAVE_OUT
+        if leaves_out := isinstance(error, DataLossError):
+            way = way if way.startswith("--from-target") else ""
             if not self.target.may_leave_out(self.source):
                 return
         elif isinstance(error, CommitError) and not isinstance(error, BatchIdentityError):
@@ -200,10 +205,10 @@ class History:
             assert ways, f"no way on is named: {text}"
             way = self._chance.choice(ways)
         self.target.make_way(way)
-        self._pipeline(way, is_whole=is_whole, tries=tries)
-        if way and not is_whole:
+        self._pipeline(way, leaves_out=leaves_out, is_whole=is_whole, tries=tries)
+        if (way or leaves_out) and not is_whole:
             return
-        assert tries or not way, f"no end of ways: {text}"
+        assert tries or not (way or leaves_out), f"no end of ways: {text}"
 
     def _steps(self, *, is_whole: bool) -> Callable[[str], None]:
         """Give what is called between any two steps of a run: now and then something happens."""

@@ -24,7 +24,7 @@ from kafkalog.streaming.store.ends.tracker import LogEndTracker
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
 __all__ = ["TOPIC", "Line", "Rows", "Source", "bounds", "rows_in", "value_of"]
@@ -103,25 +103,29 @@ class Source:
         for _ in range(self._chance.randint(1, 4) if batches is None else batches):
             partition = self._chance.choice(sorted(self.line.rows))
             count = self._chance.randint(1, 3)
-            values = [f"v{self._written + number}" for number in range(count)]
-            keys = [self._chance.choice("abc") for _ in values]
-            stamps = [self._began_ms + self._written + number for number in range(count)]
-            if self._has_tombstones:
-                values = [self._chance.choice((v, v, f"x{v[1:]}")) for v in values]
-            self._written += count
-            self.keys.update(zip(values, keys, strict=True))
-            table = pa.table(
-                {
-                    "key": pa.array(keys, pa.string()),
-                    "value": pa.array([None if v[0] == "x" else v for v in values], pa.string()),
-                    "partition": pa.array([partition] * count, pa.int32()),
-                    "timestamp": pa.array(stamps, pa.timestamp("ms", "UTC")),
-                }
-            )
-            outcome = kafkalog.append(self.path, TOPIC, table, options=_SETTINGS)
-            end = outcome.end_offsets[TopicPartition(TOPIC, partition)]
-            line = self.line.rows[partition]
-            line.update(zip(range(end - count, end), values, strict=True))
+            self.write(partition, [self._chance.choice("abc") for _ in range(count)])
+
+    def write(self, partition: int, keys: Sequence[str]) -> None:
+        """Append one batch."""
+        count = len(keys)
+        values = [f"v{self._written + number}" for number in range(count)]
+        stamps = [self._began_ms + self._written + number for number in range(count)]
+        if self._has_tombstones:
+            values = [self._chance.choice((v, v, f"x{v[1:]}")) for v in values]
+        self._written += count
+        self.keys.update(zip(values, keys, strict=True))
+        table = pa.table(
+            {
+                "key": pa.array(keys, pa.string()),
+                "value": pa.array([None if v[0] == "x" else v for v in values], pa.string()),
+                "partition": pa.array([partition] * count, pa.int32()),
+                "timestamp": pa.array(stamps, pa.timestamp("ms", "UTC")),
+            }
+        )
+        outcome = kafkalog.append(self.path, TOPIC, table, options=_SETTINGS)
+        end = outcome.end_offsets[TopicPartition(TOPIC, partition)]
+        line = self.line.rows[partition]
+        line.update(zip(range(end - count, end), values, strict=True))
 
     def recreate(self) -> None:
         delete([str(self.path)], TOPIC)

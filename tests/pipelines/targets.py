@@ -40,6 +40,7 @@ class Held(NamedTuple):
     most: Ends = {}  # noqa: RUF012
     is_foreign: bool = False
     others: tuple[Line, ...] = ()
+    passed: frozenset[str] = frozenset()
 
 
 class Backup:
@@ -99,6 +100,9 @@ class Target(ABC):
         self.read: tuple[Line, ...] = ()
         """The lines that the query has read with its checkpoint, as of its last run."""
         self.is_foreign = False
+        self.passed: frozenset[str] = frozenset()
+        """Rows that a run may have passed over: they were gone from the source, which is put back
+        since."""
         self._kept: tuple[Path, Held] | None = None
         self._older: tuple[Path, tuple[Line, ...]] | None = None
 
@@ -177,12 +181,13 @@ class Target(ABC):
     def holds(self) -> Held:
         """What it holds, as far as that is known."""
         held, most = dict(self.held), dict(self.most)
-        return Held(self.copied, held, most, self.is_foreign, self.others)
+        return Held(self.copied, held, most, self.is_foreign, self.others, self.passed)
 
     @holds.setter
     def holds(self, known: Held) -> None:
         self.copied, self.is_foreign, self.others = known.copied, known.is_foreign, known.others
         self.held, self.most = dict(known.held), dict(known.most)
+        self.passed = known.passed
 
     def fresh(self, name: str) -> Path:
         self._number += 1
@@ -298,6 +303,12 @@ class Target(ABC):
         self.most = dict(self.held)
         self.copied, self.others = source.line.copied(), ()
 
+    def pass_over(self, source: Source, *, is_rebuilt: bool = False) -> None:
+        """Note what a run that looks at the source now cannot read, as it was deleted."""
+        there = {value for rows in source.rows().values() for value in rows.values()}
+        every = {value for rows in source.line.rows.values() for value in rows.values()}
+        self.passed = (frozenset() if is_rebuilt else self.passed) | (every - there)
+
     @abstractmethod
     def check(self, source: Source, *lines: Line) -> None:
         """See that it has what a run that went through promises."""
@@ -377,7 +388,8 @@ class Mirrored(OfQuery):
     def check(self, source: Source, *lines: Line) -> None:
         rows, now = self.rows(), source.rows()
         for number, held in now.items():
-            missing = held.items() - rows.get(number, {}).items()
+            found = held.items() - rows.get(number, {}).items()
+            missing = {row for row in found if row[1] not in self.passed}
             assert not missing, f"the copy of {TOPIC}-{number} lacks {sorted(missing)}"
         ends = {number: end for number, (_, end) in bounds(source.path).items()}
         assert self.ends() == ends, f"the copy ends at {self.ends()}, the source at {ends}"
@@ -462,7 +474,7 @@ class Replayed(Target):
         for number, held in source.rows().items():
             start, _ = self._begun.get(number, (0, 0))  # a backup may bring older rows back
             wanted = {value for offset, value in held.items() if offset >= start}
-            missing = wanted - played.get(number, set())
+            missing = wanted - played.get(number, set()) - self.passed
             assert not missing, f"{TOPIC}-{number} was not played: {sorted(missing)}"
 
     def note(self, *lines: Line) -> None:

@@ -6,11 +6,12 @@ import random
 from typing import TYPE_CHECKING, Final
 
 import pytest
-from tests.pipelines.archives import RESTORE, Archived, WithNewest
+from tests.pipelines.archives import RESTORE, Archived, InFiles, WithNewest
 from tests.pipelines.guards import GUARDS
 from tests.pipelines.histories import KINDS, History
 from tests.pipelines.sinks import Streamed
 from tests.pipelines.sources import TOPIC, Source, bounds
+from tests.support.copying import cut
 
 from kafkalog.errors import DataLossError, TargetMismatchError
 from kafkalog.model import TopicPartition
@@ -96,6 +97,45 @@ def test_a_replay_of_a_recreated_topic_is_not_advised_to_continue(tmp_path: Path
     history.follow(["run", "source recreate", "target remove"])
     with pytest.raises(DataLossError, match=r"deleted and recreated: .* Give another --checkpoint"):
         history.target.run(history.source, lambda _: None)
+
+
+def test_a_log_that_is_cut_between_plan_and_read_mixes_nothing(tmp_path: Path) -> None:
+    chance = random.Random(1)
+    source, target = Source(tmp_path, chance), InFiles(tmp_path, chance)
+    source.write(0, "ab")
+    target.run(source, lambda _: None)
+    before = target.rows()
+    source.write(0, "ab")
+
+    def step(name: str) -> None:
+        if name.endswith("split"):
+            cut(source.path, max(before[0]))
+            source.line.rows[0] = {}
+            for _ in range(9):
+                source.write(0, "ab")
+
+    with pytest.raises(DataLossError, match="has another history than the one that was read"):
+        target.run(source, step)
+    assert target.rows() == before
+
+
+@pytest.mark.parametrize("kind", ["mirror", "replay", "archive", "ingest"])
+def test_a_log_that_was_cut_and_compacted_since_has_another_history(
+    tmp_path: Path, kind: str
+) -> None:
+    """A cleaner leaves of the new batch as little as it might have left of the one before."""
+    chance = random.Random(1)
+    source, target = Source(tmp_path, chance), KINDS[kind](tmp_path, chance)
+    source.write(0, "aba")
+    target.run(source, lambda _: None)
+    base = bounds(source.path)[0][1] - 3
+    cut(source.path, base)
+    source.line.rows[0] = {at: v for at, v in source.line.rows[0].items() if at < base}
+    for keys in ("aba", "ab", "ab", "ab", "ab"):
+        source.write(0, keys)
+    source.compact()
+    with pytest.raises(TargetMismatchError, match="holds other records than its source has"):
+        target.run(source, lambda _: None)
 
 
 @pytest.mark.parametrize("lost", ["checkpoint", "nothing but the table"])
