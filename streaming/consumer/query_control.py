@@ -252,7 +252,8 @@ class JoinedControl:
         policy.history_changed(diverged)
         self._validator.forget(diverged)
         readable = readable_ranges(start, end, available, self._logs, policy)
-        return plan_splits(readable, self._options, self._logs, policy)
+        splits = plan_splits(readable, self._options, self._logs, policy)
+        return self._validator.with_history(splits, start)
 
     def _look(self) -> PartitionOffsets:
         owned, batches = self.member.owned, self.member.last_batches

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from kafkalog.streaming.log.partition_log import PartitionLog
     from kafkalog.streaming.options.read_options import ReadOptions
     from kafkalog.streaming.source.offsets import PartitionOffsets, TopicOffsets
+    from kafkalog.streaming.source.planner import LogSplit
     from kafkalog.streaming.source.subscription import Subscription
 
 
@@ -172,6 +173,15 @@ class PositionValidator:
     def batch(self, key: TopicPartition, position: int) -> LastBatch | None:
         """Return the last batch that was noted of a position; None without one."""
         return self._known.get(key, {}).get(position)
+
+    def with_history(self, splits: Iterable[LogSplit], start: PartitionOffsets) -> list[LogSplit]:
+        """Let the tasks look at the history again: a log may be cut before it is read."""
+        found = []
+        for split in splits:
+            position = start.get(split.topic_partition, 0)
+            batch = self.batch(split.topic_partition, position)
+            found.append(split if batch is None else replace(split, history=(position, batch)))
+        return found
 
     def known(self) -> dict[TopicPartition, dict[int, LastBatch]]:
         """Return all that is known, to be kept."""

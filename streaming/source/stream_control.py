@@ -21,7 +21,6 @@ from __future__ import annotations
 import json
 import logging
 from collections import deque
-from dataclasses import replace
 from enum import Enum, auto
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple, Self
@@ -328,13 +327,7 @@ class StreamControl:
         start = {**start, **{key: end[key] for key in gone}}
         ranges = readable_ranges(start, end, available, self._logs, policy)
         splits = plan_splits(ranges, self._options, self._logs, policy)
-        return [self._continuing(split, start) for split in splits]
-
-    def _continuing(self, split: LogSplit, start: PartitionOffsets) -> LogSplit:
-        """Let the task look at the history again: the log may be cut before it is read."""
-        position = start.get(split.topic_partition, 0)
-        batch = self._validator.batch(split.topic_partition, position)
-        return split if batch is None else replace(split, history=(position, batch))
+        return self._validator.with_history(splits, start)
 
     def _say_continues(self, start: PartitionOffsets) -> None:
         """Say once where a query with a checkpoint continues, whatever the options say."""
@@ -433,7 +426,11 @@ class StreamControl:
         recreated = self._ids.find_recreated(start, ends, self._logs.topic_ids(), cut=cut)
         found = {key: self._logs.log_start_if_there(key) for key in recreated}
         log_starts = {key: first for key, first in found.items() if first not in {None, start[key]}}
-        recreated = {key: recreated[key] for key in log_starts}
+        # One that starts where the earlier one was left is there already: by this run, which has
+        # said so, or by chance.
+        by_chance = {key for key, first in found.items() if first == start[key] > 0}
+        to_say = log_starts.keys() | (by_chance - self._recreated.keys())
+        recreated = {key: recreated[key] for key in recreated if key in to_say}
         if recreated != self._recreated:  # said once, not at each look
             self._policy.topics_recreated(recreated, ends, ids_are_kept=self._ids.are_kept)
             self._recreated = recreated

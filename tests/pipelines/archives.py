@@ -510,7 +510,7 @@ class Newest(Archived):
         keys = [row.key for row in rows]
         assert len(keys) == len({*keys}), f"a key is there twice: {rows}"
         for line in lines:
-            if all(line.rows.get(p, {}).get(offset) == value for p, offset, value, *_ in rows):
+            if all(line.may_have(p, {offset: value}) for p, offset, value, *_ in rows):
                 self.copied, self.held, self.most = line.copied(), self.ends(), line.ends
                 self._noted[self.version] = self.holds
                 return
@@ -722,7 +722,7 @@ class InFiles(OfQuery):
         known = (*lines, self.copied) if self.copied else lines
         found = lines[0].copied()
         for number, held in self.rows().items():
-            fits = [line for line in known if held.items() <= line.rows.get(number, {}).items()]
+            fits = [line for line in known if line.may_have(number, held)]
             assert fits, f"{TOPIC}-{number} has {held}, which no line has"
             found.rows[number] = dict(fits[0].rows[number])
             found.number = min(found.number, fits[0].number)

@@ -56,13 +56,21 @@ class Line:
 
     number: int = 0
     rows: Rows = field(default_factory=lambda: {0: {}, 1: {}})
+    firsts: dict[int, int] = field(default_factory=dict, compare=False)
+    """The first row that each log had left: of what was below nothing tells."""
 
     @property
     def ends(self) -> dict[int, int]:
         return {number: max(rows, default=-1) + 1 for number, rows in self.rows.items()}
 
     def copied(self) -> Line:
-        return Line(self.number, {number: dict(rows) for number, rows in self.rows.items()})
+        rows = {number: dict(rows) for number, rows in self.rows.items()}
+        return Line(self.number, rows, dict(self.firsts))
+
+    def may_have(self, partition: int, held: dict[int, str]) -> bool:
+        """Whether rows that are held may be of this line, as far as the log tells."""
+        rows, first = self.rows.get(partition, {}), self.firsts.get(partition, 0)
+        return all(rows.get(at) == value or at < first for at, value in held.items())
 
     def below(self, ends: dict[int, int]) -> Line:
         """Give what lies below some ends."""

@@ -258,7 +258,7 @@ class Target(ABC):
             least = self.held.get(number, 0)
             if self.starts().get(number, 0) > least:
                 found.append(f"a checkpoint that is further in {number}")
-            if number in self.held and start > least:
+            if number in self.held | self.most and start > least:
                 found.append(f"rows of {number} were deleted before they were copied")
         lines = () if self.copied is None else (self.copied, *self.others)
         return found + [why for line in lines for why in self._reasons_of_line(source, line)]
@@ -305,7 +305,9 @@ class Target(ABC):
 
     def pass_over(self, source: Source, *, is_rebuilt: bool = False) -> None:
         """Note what a run that looks at the source now cannot read, as it was deleted."""
-        there = {value for rows in source.rows().values() for value in rows.values()}
+        found = source.rows()
+        source.line.firsts = {n: min(found.get(n, (end,))) for n, end in source.line.ends.items()}
+        there = {value for rows in found.values() for value in rows.values()}
         every = {value for rows in source.line.rows.values() for value in rows.values()}
         self.passed = (frozenset() if is_rebuilt else self.passed) | (every - there)
 
@@ -397,7 +399,7 @@ class Mirrored(OfQuery):
     def note(self, *lines: Line) -> None:
         rows, ends = self.rows(), self.ends()
         for line in lines:
-            if all(held.items() <= line.rows.get(n, {}).items() for n, held in rows.items()):
+            if all(line.may_have(number, held) for number, held in rows.items()):
                 self.copied, self.held, self.most = line.copied(), ends, dict(ends)
                 return
         raise AssertionError(

@@ -125,6 +125,24 @@ def test_a_topic_recreated_while_the_query_was_stopped_is_told_by_what_is_kept(
     assert drain(control(log, **kept(log)), ends)[0] == []
 
 
+def test_a_recreated_topic_that_starts_where_the_earlier_one_was_left_is_told(
+    log: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Retention may have brought it there: nothing is to be moved, and rows are lost."""
+    stream = control(log, **kept(log))
+    _, offsets = drain(stream, stream.initial())
+    topic_id = make(log, 1, 2)
+    shutil.rmtree(log / "t-0")
+    write_segment(log / "t-0", 10, batch_bytes(10, [Row()] * 3))
+    write_topic_id(log / "t-0", topic_id)
+    for _ in range(2):
+        with pytest.raises(DataLossError, match="recreated: t-0 from 10 to 13"):
+            control(log, fails=True, **kept(log)).next_end(offsets, take_all=False)
+    read, _ = drain(control(log, **kept(log)), offsets)
+    assert read == [{"t-0": (10, 13)}, {"t-1": (0, 2)}]
+    assert caplog.text.count("were deleted and recreated: t-0 from 10 to") == 1
+
+
 def test_without_what_is_kept_the_offsets_show_what_they_can(log: Path) -> None:
     offsets = {T0: 10, T1: 4}
     make(log, 3, 60)
