@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from benchmarks.measure import Goal, Measured, Workload
 
 __all__ = [
+    "BUCKETS",
     "CLIENTS",
     "COMPACTION",
     "CRON",
@@ -36,6 +37,7 @@ CRON: Final = "A job from cron"
 DEFAULTS: Final = "With Spark's default settings"
 GROUPS: Final = "Consumer groups"
 LATEST: Final = "The newest row of each key"
+BUCKETS: Final = "A bucket, beside Delta"
 LOOK_UPS: Final = "Look-ups"
 REPLICAS: Final = "Replicas"
 PIPELINES: Final = "Pipelines"
@@ -111,7 +113,10 @@ def write(
     if _plot_ratios(directory / _RATIOS, measured):
         plots.insert(0, _RATIOS)
     path = directory / "benchmarks.md"
-    kept = (CRON, DEFAULTS, CLIENTS, COMPACTION, GROUPS, LATEST, LOOK_UPS, PIPELINES, REPLICAS)
+    kept = (
+        *(BUCKETS, CRON, DEFAULTS, CLIENTS, COMPACTION, GROUPS, LATEST, LOOK_UPS, PIPELINES),
+        REPLICAS,
+    )
     others = "".join(_section_of(path, title) for title in kept)
     path.write_text(_page(measured, facts, summary, plots) + others, encoding="utf-8")
 

@@ -466,12 +466,13 @@ class _Batch:
         extents: dict[tuple[str, int], list[Extent]] = {}
         for where, own in _by_partition(runs).items():
             name, number = where
-            for run in own:
-                _check_not_deleted(run, keys.get(name))
             key = keys.get(name) or self.new_ids.setdefault(name, new_topic_id())
             known = state.topics.get(key)
             if key not in topics:
                 topics[key] = self._changed(known, own[0])
+            for run in own:
+                _check_not_deleted(run, keys.get(name))
+                _check_placed(run, len((known or topics[key]).partitions))
             ordered = _ordered(where, own, known.partitions[number].log_end if known else 0)
             first = max(ordered[0].first_offset, 0)  # a new log begins where its rows do
             start = known.partitions[number] if known else PartitionState(first, first, first, 0)
@@ -485,13 +486,6 @@ class _Batch:
     def _changed(self, known: TopicState | None, run: StagedRun) -> TopicState:
         """Return what of a topic a commit says beside its ends; all partitions of a new one."""
         name = run.topic_partition.topic
-        count = 0 if known is None else len(known.partitions)
-        if known is not None and count != run.partitions:
-            raise CommitError(
-                f"topic {name!r} has {count} partitions, and rows were placed among "
-                f"{run.partitions}: it was made or changed meanwhile. Nothing was written; the "
-                "batch may be tried again"
-            )
         query = self.identity.writer if self.identity.is_query else None
         settings = {**(known.settings if known else {}), **self.plan.topics.settings}
         if name in self.attached.settings:
@@ -508,6 +502,16 @@ def _check_not_deleted(run: StagedRun, now: str | None) -> None:
             f"topic {run.topic_partition.topic!r} (topic id {run.topic_key}) was deleted after "
             f"this batch was planned{again}. Nothing was written. Run the batch again, or start "
             "the query again: it is planned for the topics that are there by then"
+        )
+
+
+def _check_placed(run: StagedRun, count: int) -> None:
+    """Refuse rows that were placed among another number of partitions than the topic has."""
+    if count != run.partitions:
+        raise CommitError(
+            f"topic {run.topic_partition.topic!r} has {count} partitions, and rows were placed "
+            f"among {run.partitions}: it was made or changed meanwhile. Nothing was written; the "
+            "batch may be tried again"
         )
 
 

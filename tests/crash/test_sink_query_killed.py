@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import random
-import time
 from collections import Counter
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 from tests.support.campaign import Follower
 from tests.support.dump_log import dump_log_segments, partition_files
-from tests.support.killed_query import VICTIMS, KilledQuery
+from tests.support.killed_query import VICTIMS, KilledQuery, kill_in_time
 from tests.support.scenes import TOPICS, check_indexes
 from tests.support.stopping_source import POINTS, stop_at, stopped_in
 
@@ -106,21 +105,6 @@ def test_three_queries_of_which_parts_are_killed_at_random_share_a_topic(tmp_pat
                 query.wait_until(lambda: False, follower.look)
         assert sum(query.starts for query in queries) > len(queries)
         check_end(log, follower, queries)
-
-
-def kill_in_time(
-    query: KilledQuery, victim: str, chance: random.Random, follower: Follower
-) -> None:
-    """Kill a part at some moment of the next two micro-batches; start again what that ends."""
-    planned = query.planned()
-    query.wait_until(lambda: query.planned() > planned, follower.look)
-    moment = time.monotonic() + chance.uniform(0, 1)
-    query.wait_until(lambda: time.monotonic() >= moment, follower.look)
-    query.kill(victim)
-    if victim != "worker":
-        query.wait_until(lambda: False, follower.look)
-    if query.ended and not query.succeeded:
-        query.start()
 
 
 def check_end(log: Path, follower: Follower, queries: Sequence[KilledQuery]) -> None:

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import uuid
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.support.object_store import ObjectStore, object_store
 from tests.support.spark import small_session
 from tests.support.streams import Log, Run
 
@@ -19,6 +21,23 @@ def spark() -> Iterator[SparkSession]:
     """Give the session that the tests of a file share; other files may need another one."""
     with small_session() as session:
         yield session
+
+
+@pytest.fixture(scope="session")
+def store() -> Iterator[ObjectStore]:
+    """Give a store for logs in a bucket."""
+    with object_store() as started:
+        started.make_bucket()
+        yield started
+
+
+@pytest.fixture(params=["directory", pytest.param("bucket", marks=pytest.mark.nightly)])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Path | str:
+    """Give a log that is yet to be made: a directory, or the URI of one in a bucket."""
+    if request.param == "directory":
+        return tmp_path / "log"
+    store: ObjectStore = request.getfixturevalue("store")
+    return store.whole_uri(f"log-{uuid.uuid4().hex}")
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from tests.support.sinking import Writer, rows
 
+from kafkalog.files.storage import RemoteRoot
 from kafkalog.streaming.records.columns import Columns, RecordDecoder
 from kafkalog.streaming.source.end_offsets import EndOffsets
 
@@ -83,9 +84,12 @@ class Follower:
     ``rows`` are those of a task.
     """
 
-    def __init__(self, directories: Sequence[Path], topics: Sequence[str], rows: int) -> None:
+    def __init__(
+        self, directories: Sequence[Path | RemoteRoot], topics: Sequence[str], rows: int
+    ) -> None:
         self._rows = rows
-        self._tail = EndOffsets(map(str, directories), lambda key: key.topic in topics)
+        places = [each if isinstance(each, RemoteRoot) else str(each) for each in directories]
+        self._tail = EndOffsets(places, lambda key: key.topic in topics)
         self._decoder = RecordDecoder(Columns.VALUE | Columns.OFFSET)
         self._positions: dict[TopicPartition, int] = {}
         self._last: dict[tuple[TopicPartition, str], tuple[int, ...]] = {}

@@ -17,8 +17,11 @@ from tests.support.stopping_source import let_go, stopped_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from random import Random
 
-__all__ = ["VICTIMS", "KilledQuery", "processes_of"]
+    from tests.support.campaign import Follower
+
+__all__ = ["VICTIMS", "KilledQuery", "kill_in_time", "processes_of"]
 
 VICTIMS: Final = ("worker", "driver", "jvm", "tree")
 """The Python process that stands still, or all that Spark has forked; the driver's Python; the JVM;
@@ -32,12 +35,12 @@ _START: Final = (
 
 
 class KilledQuery:
-    """A query that writes ``batches`` of two tasks with ``rows`` each to the directory ``log``.
+    """A query that writes ``batches`` of two tasks with ``rows`` each to ``log``: a path or URI.
 
     Its name is that of its folder. On leaving the context nothing of it is left running.
     """
 
-    def __init__(self, folder: Path, log: Path, *, batches: int, rows: int) -> None:
+    def __init__(self, folder: Path, log: Path | str, *, batches: int, rows: int) -> None:
         self.folder = folder
         self.starts = 0
         self._log = log
@@ -153,6 +156,19 @@ class KilledQuery:
                 path.write_text("".join(lines))
                 # Files are taken in the order of their times.
                 os.utime(path, (batch * _TASKS + task,) * 2)
+
+
+def kill_in_time(query: KilledQuery, victim: str, chance: Random, follower: Follower) -> None:
+    """Kill a part at some moment of the next two micro-batches; start again what that ends."""
+    planned = query.planned()
+    query.wait_until(lambda: query.planned() > planned, follower.look)
+    moment = time.monotonic() + chance.uniform(0, 1)
+    query.wait_until(lambda: time.monotonic() >= moment, follower.look)
+    query.kill(victim)
+    if victim != "worker":
+        query.wait_until(lambda: False, follower.look)
+    if query.ended and not query.succeeded:
+        query.start()
 
 
 def processes_of(session: int) -> list[psutil.Process]:

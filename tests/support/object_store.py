@@ -15,7 +15,7 @@ from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 from moto.server import ThreadedMotoServer
 from tests.support.object_servers import AZURE_ACCOUNT, AZURE_KEY, BUCKET, S3_KEY, object_server
@@ -130,6 +130,11 @@ class ObjectStore:
         """Return the URI of what :meth:`upload` has put under a prefix."""
         scheme = "az" if self._kind == "azurite" else "s3"
         return f"{scheme}://{BUCKET}/{prefix}".rstrip("/")
+
+    def whole_uri(self, prefix: str) -> str:
+        """Return the URI of a prefix with all that is needed to reach it; of S3 alone."""
+        reached = urlencode({"endpoint": self.endpoint, "region": "us-east-1"})
+        return f"s3://{':'.join(S3_KEY)}@{BUCKET}/{prefix}?{reached}"
 
     def make_bucket(self) -> None:
         """Make the bucket, with nothing in it; other servers begin with it."""

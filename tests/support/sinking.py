@@ -7,13 +7,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+import kafkalog
 from kafkalog.checkpoints.committed import load_committed
+from kafkalog.files.objects import open_objects
+from kafkalog.files.storage import STORE, RemoteRoot
 from kafkalog.streaming.commit.committer import Committer, Outcome
 from kafkalog.streaming.log.partition_log import PartitionLog
 from kafkalog.streaming.records.columns import Columns, RecordDecoder
 from kafkalog.streaming.sink.task_writer import TaskWriter
 from kafkalog.streaming.sink.write_options import WriteOptions, WritePlan
 from kafkalog.streaming.store.appender_cache import AppenderCache
+from kafkalog.streaming.store.ends.tracker import LogEndTracker
 from kafkalog.streaming.store.identity import BatchIdentity
 from kafkalog.streaming.store.log_dirs import LogDirs
 from kafkalog.streaming.store.session import ensure_set
@@ -27,7 +31,7 @@ if TYPE_CHECKING:
     from kafkalog.model import TopicPartition
     from kafkalog.streaming.commit.staging.staged_run import StagedRun
 
-__all__ = ["Writer", "adopt_small_files", "rows", "values_of"]
+__all__ = ["Writer", "adopt_small_files", "folders_of", "rows", "values_of"]
 
 STAMP_MS = 1_700_000_000_000
 
@@ -107,8 +111,44 @@ class Writer:
         return Committer(self.plan().commit_plan, identity, appenders=self.appenders).commit(runs)
 
 
-def values_of(directories: Sequence[Path], topic: str) -> dict[int, list[str]]:
-    """Read the committed values of a topic, per partition in offset order, by the public rule."""
+def folders_of(place: Path | str) -> set[str]:
+    """Return the names of the partitions' folders; those that a log in a bucket shows."""
+    if isinstance(place, str):
+        store = RemoteRoot.parse(place)
+        return (
+            {str(key) for key in LogEndTracker([store]).look().offsets} if _is_log(store) else set()
+        )
+    return {path.name for path in place.iterdir() if path.is_dir()} if place.is_dir() else set()
+
+
+def _is_log(place: RemoteRoot) -> bool:
+    return open_objects(place).get(STORE) is not None
+
+
+def values_of(directories: Sequence[Path | str], topic: str) -> dict[int, list[str]]:
+    """Read the committed values of a topic, per partition in offset order, by the public rule.
+
+    What is a text is the URI of a log in a bucket, and is read by the library.
+    """
+    if isinstance(directories[0], str):
+        return _values_in_bucket(directories[0], topic)
+    return _values_in(directories, topic)  # type: ignore[arg-type]
+
+
+def _values_in_bucket(place: str, topic: str) -> dict[int, list[str]]:
+    ends = LogEndTracker([RemoteRoot.parse(place)], lambda key: key.topic == topic).look().offsets
+    found: dict[int, list[str]] = {key.partition: [] for key in sorted(ends)}
+    columns = ["value", "partition", "offset"]
+    table = kafkalog.read(place, topic, columns=columns, strings=["value"]).read_all()
+    for row in table.sort_by("offset").to_pylist():
+        found[row["partition"]].append(row["value"])
+    assert {number: len(values) for number, values in found.items()} == {
+        key.partition: end for key, end in ends.items()
+    }
+    return found
+
+
+def _values_in(directories: Sequence[Path], topic: str) -> dict[int, list[str]]:
     found: dict[int, list[str]] = {}
     committed = load_committed(directories)
     for key, folder in LogDirs(directories).partitions().items():

@@ -281,7 +281,8 @@ class RemoteFile:
         self._ahead: _Ahead | None = None
         self._next_bytes = _FIRST_BYTES
         self._last_end = 0
-        self._planned_end = 0
+        self._planned = range(0)
+        """What a reader has said that it will read."""
 
     def read(self, position: int, length: int) -> Bytes:
         """Read up to ``length`` bytes into a new array; fewer only where the file ends."""
@@ -306,14 +307,14 @@ class RemoteFile:
     def will_read(self, position: int, end: int) -> None:
         """Fetch ahead of the reader from now on, up to ``end``."""
         self._last_end = position
-        self._planned_end = min(end, self.size)
+        self._planned = range(position, min(end, self.size))
 
     def close(self) -> None:
         """Forget most of what was fetched; closing twice does no harm."""
         if self._ahead is not None:
             self._ahead.coming.cancel()
             self._ahead = None
-        self._planned_end = 0
+        self._planned = range(0)
         small = [p for p in self._pieces if len(p.data) <= _SMALL_BYTES or len(p.data) == self.size]
         self._pieces = small[-_KEPT_SMALL:]
 
@@ -338,7 +339,7 @@ class RemoteFile:
             del self._pieces[0]
 
     def _range(self, position: int, wanted: int) -> tuple[int, int]:
-        if not self._is_one_object and position >= self._planned_end:
+        if not self._is_one_object and position not in self._planned:
             return position, min(position + wanted, self.size)
         if self.size <= _WHOLE_BYTES and self._is_one_object:
             return 0, self.size
@@ -346,8 +347,8 @@ class RemoteFile:
             self._next_bytes = _FIRST_BYTES
         length = min(max(wanted, self._take_length()), _LARGEST_BYTES)
         end = position + length
-        if position < self._planned_end:
-            end = min(end, max(self._planned_end, position + min(wanted, length)))
+        if position in self._planned:
+            end = min(end, max(self._planned.stop, position + min(wanted, length)))
         return position, min(end, self.size)
 
     def _take_length(self) -> int:
@@ -356,8 +357,8 @@ class RemoteFile:
         return length
 
     def _fetch_ahead(self, position: int) -> None:
-        if position < self._planned_end:
-            end = min(position + max(self._take_length(), 1 << 20), self._planned_end)
+        if position in self._planned:  # and not before it, where somebody searches
+            end = min(position + max(self._take_length(), 1 << 20), self._planned.stop)
             coming = remembered(_Threads).pool.submit(self._fetch, position, end)
             self._ahead = _Ahead(position, end, coming)
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
+import random
+import subprocess
+import sys
 import threading
 from collections import Counter
 from typing import TYPE_CHECKING
@@ -241,6 +245,80 @@ def test_where_a_thousand_partitions_end_is_asked_by_one_request(server: ObjectS
         # the commit that is new, and the number that is free
         assert methods(server) == {"GET": 2 if is_new else 1}
         assert not [request for request in server.requests if request.start > 0]
+
+
+def test_an_hour_of_a_year_of_one_partition_fetches_less_than_twice_its_bytes(
+    server: ObjectStore,
+) -> None:
+    server.reset()
+    place, chance, hour_ms = server.uri("year"), random.Random(1), 3_600_000
+    options = {**server.options, "numPartitions": 2, "max.message.bytes": 16384}
+    for number in range(12):  # an hour of each month
+        first = 1_700_000_000_000 + number * 730 * hour_ms
+        rows = pa.table(
+            {
+                "value": [chance.randbytes(2000) for _ in range(400)],
+                "partition": pa.array([n % 2 for n in range(400)], pa.int32()),
+                "timestamp": pa.array([first + n * 9000 for n in range(400)], pa.int64()),
+            }
+        )
+        kafkalog.append(place, "t", rows, options={**options, "compression.type": "none"})
+    done = merge(BucketRoot.of(server.place("year")))
+    assert done.segments
+    for number in (1, 5):
+        first = 1_700_000_000_000 + number * 730 * hour_ms
+        asked = {
+            "assign": '{"t":[0]}',
+            "startingTimestamp": first,
+            "endingTimestamp": first + hour_ms,
+        }
+        server.requests.clear()
+        found = kafkalog.read(place, options={**server.options, **asked}).read_all()
+        assert found.num_rows == 200
+        returned = sum(map(len, found["value"].to_pylist()))
+        assert server.fetched() < 2 * returned
+
+
+FORKS = """
+import json, os, sys
+import pyarrow as pa
+import kafkalog
+from kafkalog.errors import KafkaLogError
+
+place, options = sys.argv[1], json.loads(sys.argv[2])
+rows = pa.table({"value": ["1"]})
+kafkalog.append(place, "t", rows, options=options)
+tail = kafkalog.tail(place, "t", options={**options, "startingOffsets": "earliest"})
+assert next(tail).num_rows == 1
+child = os.fork()
+if not child:
+    refused = 0
+    for ask in (lambda: next(tail), lambda: kafkalog.append(place, "t", rows, options=options)):
+        try:
+            ask()
+        except KafkaLogError as error:
+            refused += "before it forked this one" in str(error)
+    os._exit(refused)
+_, status = os.waitpid(child, 0)
+assert os.waitstatus_to_exitcode(status) == 2
+kafkalog.append(place, "t", rows, options=options)
+assert next(tail).num_rows == 1
+"""
+
+
+def test_a_process_that_forks_with_an_open_tail_goes_on_and_its_child_is_told(
+    server: ObjectStore,
+) -> None:
+    server.reset()
+    words = [server.uri("forks"), json.dumps(server.options)]
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", FORKS, *words],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_micro_batch_asks_for_nothing_but_its_data_and_the_number(server: ObjectStore) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import random
 import shutil
 import time
 from contextlib import suppress
@@ -573,6 +574,51 @@ def test_a_batch_that_was_staged_before_a_sweep_is_refused(appended: str, tmp_pa
     assert values(appended) == [b"a"]
     kafkalog.append(appended, "t", large, options={"compression.type": "none"})
     assert len(values(appended)) == 2001
+
+
+def test_tasks_that_saw_other_numbers_of_partitions_are_refused_together(
+    appended: str,
+) -> None:
+    place = appended
+    kafkalog.append(place, "t", pa.table({"value": ["a"]}), options={"numPartitions": 2})
+    identity, runs = BatchIdentity("query:q", 0, "run"), []
+    for count, number in ((2, 1), (4, 3)):
+        rows = pa.table({"value": ["b"], "partition": pa.array([number], pa.int32())})
+        plan = WritePlan.of(WriteOptions.parse({"path": place, "topic": "t"}))
+        runs += TaskWriter(plan, identity, number=0).write(rows.to_batches()).runs
+        topics.alter([place], "t", partitions=4)
+        assert runs[-1].partitions == count
+    for some in (runs, runs[::-1]):
+        with pytest.raises(CommitError, match="has 4 partitions, and rows were placed among 2"):
+            commit_batch(plan.bucket, plan.commit_plan, identity, some)
+    assert values(place) == [b"a"]
+
+
+def test_attempts_of_a_task_that_were_late_or_twice_leave_each_row_once(
+    appended: str,
+) -> None:
+    place, noise = appended, random.Random(1)
+    kafkalog.append(place, "t", pa.table({"value": ["first"]}))
+    given = {"path": place, "topic": "t", "compression.type": "none"}
+    plan = WritePlan.of(WriteOptions.parse(given))
+    identity = BatchIdentity("query:q", 0, "run")
+    rows = pa.table({"value": [noise.randbytes(700_000) for _ in range(3)]}).to_batches()
+    attempts = [TaskWriter(plan, identity, number=0) for _ in range(3)]
+    for attempt in attempts:
+        for batch in rows:
+            attempt.add(batch)
+    staged = [attempt.finish().runs for attempt in attempts[:2]]
+    for number in range(12):  # others commit meanwhile, further than one look goes
+        kafkalog.append(place, "t", pa.table({"value": [f"{number}"]}))
+    done = commit_batch(plan.bucket, plan.commit_plan, identity, staged[1])
+    assert done.appended
+    staged.append(attempts[2].finish().runs)  # a speculative attempt that ends after the commit
+    attempts[2].discard()
+    again = commit_batch(plan.bucket, plan.commit_plan, identity, staged[2])
+    assert not again.appended
+    found = values(place)
+    assert found[:13] == [b"first", *(b"%d" % number for number in range(12))]
+    assert found[13:] == rows[0]["value"].to_pylist()
 
 
 def test_writers_that_are_silent_for_long_are_forgotten(
