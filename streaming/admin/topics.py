@@ -501,6 +501,18 @@ class Bounds(NamedTuple):
     end: int
 
 
+def _let_end(
+    root: BucketRoot | None, plan: CommitPlan, ends: Mapping[TopicPartition, CopiedEnd]
+) -> None:
+    identity = BatchIdentity(_WRITER, 0)
+    if root is None:
+        Committer(plan, identity, ends=ends).commit_or_abort([])
+        return
+    with root.writing(creates=True):  # that of an empty copy may not be there yet
+        pass
+    commit_batch(root, plan, identity, [], ends=ends)
+
+
 @shielded
 def set_bounds(
     paths: Sequence[str],
@@ -539,13 +551,7 @@ def set_bounds(
         policy=SetPolicy(allows_broker=allows_broker, wait_ms=wait_ms, may_grow=False),
         topics=TopicPolicy(allows_internal=True),
     )
-    ends = {key: CopiedEnd(each.end) for key, each in bounds.items()}
-    if root is None:
-        Committer(plan, BatchIdentity(_WRITER, 0), ends=ends).commit_or_abort([])
-    else:
-        with root.writing(creates=True):  # that of an empty copy may not be there yet
-            pass
-        commit_batch(root, plan, BatchIdentity(_WRITER, 0), [], ends=ends)
+    _let_end(root, plan, {key: CopiedEnd(each.end) for key, each in bounds.items()})
     starts = {key: each.start for key, each in bounds.items()}
     delete_records(paths, starts, heeds_policy=False, allows_broker=allows_broker, wait_ms=wait_ms)
 

@@ -38,7 +38,7 @@ from kafkalog.streaming.store.identity import BatchIdentity, Verdict, judge, rem
 from kafkalog.streaming.store.topics import Topic
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from kafkalog.checkpoints.commit_state import CommitState, WriterState
     from kafkalog.streaming.commit.append import CommitPlan
@@ -87,12 +87,9 @@ def commit_batch(
     Raises:
         UnknownOutcomeError: the store did not tell whether it is committed.
         BatchIdentityError, FencedWriterError: it is neither the next batch nor the last one again.
-        CommitError: nothing of it is committed.
-        RowError: nor of rows that are to keep offsets below the end of a log, or that overlap.
+        CommitError, RowError: nothing of it is committed.
     """
-    if copied is not None:
-        copied.check_source()
-        conditions = [*conditions, copied.check_target]
+    conditions = [*conditions, *_checks_of(copied)]
     with root.writing() as log:
         _check_same_log(root, plan, log)
         asked_ms = root.options.delete_delay_ms or 0
@@ -103,8 +100,21 @@ def commit_batch(
             return Outcome(False, log.state.number, {})
     warn_unknown_query(identity, batch.known_writers, batch.known_topics)
     warn_many_writers(identity, batch.known_writers, batch.known_topics)
-    written = {run.topic_partition for run in runs}.union(ends or ())
-    return Outcome(True, committed.number, _ends_of(committed, written))
+    return Outcome(True, committed.number, _ends_of(committed, _written(runs, ends or ())))
+
+
+def _checks_of(copied: CopiedBatch | None) -> list[StateCondition]:
+    """Check where a batch is copied from; return what must hold of where it goes."""
+    if copied is None:
+        return []
+    copied.check_source()
+    return [copied.check_target]
+
+
+def _written(
+    runs: Iterable[StagedRun], ends: Iterable[TopicPartition]
+) -> Collection[TopicPartition]:
+    return {run.topic_partition for run in runs}.union(ends)
 
 
 def _check_same_log(root: BucketRoot, plan: CommitPlan, log: BucketLog) -> None:
@@ -276,10 +286,7 @@ def change_topics(
         found = change(state)
         if found is None:
             return None
-        commit = BucketCommit(
-            topics=found.topics,
-            deleted=found.deleted,
-        )
+        commit = BucketCommit(topics=found.topics, deleted=found.deleted)
         return Proposal(commit, is_known_again=True)
 
     if creates and dry_run and root.open_store().is_empty():

@@ -262,8 +262,7 @@ class QuorumSession(Closing):
 
         Raises:
             LogDirectoryError: fewer than a majority of the nodes are there; or they were restored
-                from old copies; or a cluster has the set; or what is unfinished cannot be taken
-                back.
+                from old copies; or a cluster has the set; or a rollback is not possible.
             CommitError: whether a prepared state is published is not known.
         """
         voters = self._present()
