@@ -21,7 +21,21 @@ from tests.support.remote_records import segment_added, segment_updated
 from tests.support.states import up_to
 from tests.support.tiers import chunk_sizes
 
-from kafkalog.checkpoints.commit_state import CommitState, TopicState, WriterState
+from kafkalog.checkpoints.bucket_state import (
+    BucketCommit,
+    BucketState,
+    Extent,
+    SealedIndexes,
+    checkpoint_bytes,
+    commit_bytes,
+    parse_commit,
+)
+from kafkalog.checkpoints.commit_state import (
+    CommitState,
+    PartitionState,
+    TopicState,
+    WriterState,
+)
 from kafkalog.checkpoints.intent import IntendedPartition, Intent
 from kafkalog.checkpoints.state_file import state_bytes
 from kafkalog.model import TopicPartition
@@ -203,6 +217,41 @@ def _cluster_metadata() -> Iterator[bytes]:
     yield bytes([len(changed)]) + changed + b"\x01\x03\x02" + bytes(40)
 
 
+def _buckets() -> Iterator[bytes]:
+    key, run = "A" * 21 + "Q", "data/" + "1" * 20 + "-" + "a" * 32
+    segment = f"logs/{key}/t-0/{0:020}-{1:020}-" + "b" * 32
+    indexes = SealedIndexes(8, 12, 0, bytes(8), bytes(12))
+    commit = BucketCommit(
+        number=1,
+        commit_id="c",
+        log_id="l",
+        topics={key: TopicState("t", partitions={0: PartitionState(0, 7, 7, 0)})},
+        writers={"w": WriterState("run", 3, "0af1", 1_700_000_000_000)},
+        extents={(key, 0): [Extent("", 0, 61, 0, 1, 5, 0), Extent(run, 0, 99, 1, 6, 5, 0, True)]},
+        inline=bytes(61),
+        swept=1,
+        delay_ms=5,
+    )
+    merge = BucketCommit(
+        number=1,
+        commit_id="c",
+        log_id="l",
+        replaced={(key, 0): [Extent(segment, 0, 160, 0, 7, 5, 0, False, indexes)]},
+        clean={(key, 0): 7},
+        deleted=(key,),
+        forgotten=(("", "w"),),
+        listed=run,
+    )
+    state = BucketState("l")
+    state.apply(parse_commit(commit_bytes(commit), "commit"))
+    for data, inline in (
+        (commit_bytes(commit), 61),
+        (commit_bytes(merge), 0),
+        (checkpoint_bytes(state), 0),
+    ):
+        yield inline.to_bytes(2, "big") + data.split(b"\n", 1)[1]
+
+
 def _decoded_values() -> Iterator[bytes]:
     yield b"\x00\x06\x06\x04x"
     yield b"\x00\x06\x00"
@@ -281,6 +330,7 @@ _SEEDS: Final[dict[str, Callable[[], Iterable[bytes]]]] = {
     "coordinator_records": _coordinator_records,
     "groups": _groups,
     "cluster_metadata": _cluster_metadata,
+    "buckets": _buckets,
     "tiers": _tiers,
     "decoded_values": _decoded_values,
     "registries": _registries,

@@ -34,7 +34,7 @@ from tests.support.record_batches import (
 from tests.support.record_fuzz import outcome
 from tests.support.registry_records import AVRO_SCHEMAS, JSON_SCHEMA, PROTO_SCHEMA
 
-from kafkalog.checkpoints import broker, intent, state_file
+from kafkalog.checkpoints import broker, bucket_state, intent, state_file
 from kafkalog.errors import KafkaLogError
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.coordinator.cluster_metadata import MetadataReplay
@@ -439,6 +439,46 @@ def states(data: bytes) -> str:
     return "\n".join(told)
 
 
+def buckets(data: bytes) -> str:
+    """Commits, checkpoints and lists of extents of a log in an object store, and their names.
+
+    They have a checksum that is right; the first two bytes say how much of them is inline.
+    """
+    inline = min(int.from_bytes(data[:2], "big"), len(data))
+    text, kept = data[2 : len(data) - inline], data[len(data) - inline :]
+
+    def sealed(kind: str) -> bytes:
+        header = f'{{"format":"kafkalog.bucket.{kind}","version":1,"crc32c":"{crc32c(text):08x}"}}'
+        return header.encode() + b"\n" + text
+
+    def follow() -> object:
+        data = sealed("commit") + kept
+        commit = bucket_state.parse_commit(data, "commit", lambda _: sealed("extents"))
+        for name, end in (
+            (e.object, e.position + e.size) for s in commit.extents.values() for e in s
+        ):
+            assert not name.startswith("commits/") or end <= len(data)
+            assert ".." not in name
+        state = bucket_state.BucketState(commit.log_id)
+        try:
+            state.apply(commit)
+        except ValueError as error:  # it does not follow
+            return error
+        again = bucket_state.checkpoint_bytes(state)
+        assert bucket_state.parse_checkpoint(again, "checkpoint") == state
+        return state
+
+    name = text[:60].decode("latin-1")
+    return _each(
+        follow,
+        lambda: bucket_state.parse_checkpoint(sealed("checkpoint"), "checkpoint"),
+        lambda: bucket_state.parse_commit(data, "commit"),
+        lambda: bucket_state.number_of_commit(name),
+        lambda: bucket_state.number_of_checkpoint(name),
+        lambda: bucket_state.number_of_data(name),
+    )
+
+
 def coordinator_records(data: bytes) -> str:
     """Records of the internal topics; the first byte says how long the key is."""
     split = 1 + data[0] if data else 0
@@ -630,6 +670,7 @@ TARGETS: Final[dict[str, Callable[[bytes], str]]] = {
         spilled_entries,
         checkpoints,
         states,
+        buckets,
         coordinator_records,
         groups,
         cluster_metadata,

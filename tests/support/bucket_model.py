@@ -31,6 +31,8 @@ from kafkalog.checkpoints.commit_state import PartitionState, TopicState, Writer
 from kafkalog.errors import KafkaLogError, UnknownOutcomeError
 from kafkalog.files.objects import Creation, ObjectEntry
 from kafkalog.files.system import system
+from kafkalog.streaming.commit import bucket_commit
+from kafkalog.streaming.commit.bucket_commit import forget_silent_writers
 from kafkalog.streaming.objects import bucket_log, merging
 from kafkalog.streaming.objects.bucket_log import BucketLog, Proposal
 from kafkalog.streaming.objects.cleaning import clean_commits, sweep_data
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FaultError",
+    "LentLog",
     "MemoryObjects",
     "NoThreads",
     "Scene",
@@ -128,6 +131,7 @@ def batch(
         known = state.topics.get(TOPIC)
         start, _, end, _ = (0, 0, 0, 0) if known is None else known.partitions[0]
         unique = f"{number:016x}{ord(writer[0]):016x}"
+        now_ms = system.time_ns() // 1_000_000
         name = "" if inline else staged or f"data/{state.number:020}-{unique}"
         topic = TopicState("topic", partitions={0: PartitionState(start, end + 1, end + 1, 0)})
         commit = BucketCommit(
@@ -136,7 +140,7 @@ def batch(
             previous="",
             log_id="",
             topics={TOPIC: topic},
-            writers={writer: WriterState("", number, None, 0)} if named else {},
+            writers={writer: WriterState("", number, None, now_ms)} if named else {},
             extents={(TOPIC, 0): [Extent(name, 0, 61, end, 1, ord(writer[0]), 0)]},
             inline=inline,
         )
@@ -156,13 +160,13 @@ def batch_of(letter: str) -> bytes:
     return bytes(data)
 
 
-class _LentLog:
+class LentLog:
     """A log of a process, as whoever merges gets it."""
 
     def __init__(self, log: BucketLog) -> None:
         self._log = log
 
-    def open_store(self) -> _LentLog:
+    def open_store(self) -> LentLog:
         return self
 
     def committed(self) -> None:
@@ -207,6 +211,8 @@ class Scene:
     late: int = 0
     kills: int = 0
     months: int = 0
+    days: int = 30
+    """How long such a month is."""
     switches: int = 0
     """How often another process goes on though the one that runs could."""
     cleaner: bool = False
@@ -215,6 +221,8 @@ class Scene:
     segment_bytes: int = 0
     """Those that merge seal segments of that size; 0: they write shared objects."""
     trims: bool = False
+    expirers: int = 0
+    """Each notes and forgets writers that are silent, three times."""
     reader: bool = False
     """One reads what it planned, which may take less than a day."""
     follower: bool = False
@@ -278,6 +286,8 @@ class _Run:
         processes += [_Process(self, f"sweeper {n}", self._sweeper) for n in sweepers]
         mergers = range(self.scene.mergers)
         processes += [_Process(self, f"merger {n}", self._merger) for n in mergers]
+        expirers = range(self.scene.expirers)
+        processes += [_Process(self, f"expirer {n}", self._expirer) for n in expirers]
         if self.scene.trims:
             processes.append(_Process(self, "trimmer", self._trimmer))
         if self.scene.reader:
@@ -322,7 +332,7 @@ class _Run:
             and self.choose("no time passes", "a month passes") == "a month passes"
         ):
             self.left["month"] -= 1
-            self.now_s += MONTH_S
+            self.now_s += self.scene.days * 86_400.0
         if current is None or current.has_ended:
             names = [each.name for each in waiting]
         else:
@@ -386,7 +396,7 @@ class _Run:
         assert log is not None
         size = self.scene.segment_bytes
         with suppress(KafkaLogError):
-            merge(_LentLog(log), config={"segment.bytes": str(size)} if size else {})  # type: ignore[arg-type]
+            merge(LentLog(log), config={"segment.bytes": str(size)} if size else {})  # type: ignore[arg-type]
 
     def _trimmer(self, objects: Any) -> None:
         def propose(state: BucketState) -> Proposal | None:
@@ -399,6 +409,13 @@ class _Run:
         assert log is not None
         with suppress(KafkaLogError):
             log.commit(propose)
+
+    def _expirer(self, objects: Any) -> None:
+        log = BucketLog.open(objects)
+        assert log is not None
+        for _ in range(3):
+            with suppress(KafkaLogError):
+                forget_silent_writers(LentLog(log))  # type: ignore[arg-type]
 
     def _reader(self, objects: Any) -> None:
         log = BucketLog.open(objects)
@@ -581,8 +598,10 @@ def change_rule(patch: pytest.MonkeyPatch, module: ModuleType, old: str, new: st
     elif module is merging:
         patch.setattr(f"{__name__}.merge", changed.merge)
         patch.setattr(changed, "_LEAST_EXTENTS", 2)
+    elif module is bucket_commit:
+        patch.setattr(f"{__name__}.forget_silent_writers", changed.forget_silent_writers)
     elif module is bucket_state:
-        for name in ("_replace", "find_swept"):
+        for name in ("_replace", "find_swept", "apply"):
             patch.setattr(BucketState, name, getattr(changed.BucketState, name))
     else:
         patch.setattr(f"{__name__}.clean_commits", changed.clean_commits)

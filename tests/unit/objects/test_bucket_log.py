@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from contextlib import suppress
 from dataclasses import replace
 from random import Random
@@ -13,6 +14,7 @@ from tests.support.bucket_model import (
     MONTH_S,
     TOPIC,
     FaultError,
+    LentLog,
     MemoryObjects,
     Scene,
     batch,
@@ -34,6 +36,8 @@ from kafkalog.errors import (
 )
 from kafkalog.files.objects import Creation
 from kafkalog.files.system import system
+from kafkalog.streaming.commit import bucket_commit
+from kafkalog.streaming.commit.bucket_commit import forget_silent_writers
 from kafkalog.streaming.objects import bucket_log, cleaning, merging
 from kafkalog.streaming.objects.bucket_log import BucketLog, Proposal
 from kafkalog.streaming.objects.cleaning import clean_commits, sweep_data
@@ -509,16 +513,30 @@ def test_a_cleaner_that_was_stopped_lowers_no_floor(objects: MemoryObjects, cloc
         assert clean_commits(BucketLog.create(objects), keep_commits=1) == 4
         return create(name, data)
 
-    cleaner = BucketLog.create(objects)
+    cleaner, between = BucketLog.create(objects), BucketLog.create(objects)
     cleaner.follow()
+    between.follow()
     objects.create = stopped  # type: ignore[method-assign]
     assert clean_commits(cleaner, keep_commits=1) == 2
     assert commits_kept(objects) == [4]
     with pytest.raises(UnknownOutcomeError):
         asleep.commit(batch("A", named=False))  # commit 1 was free again
+    with pytest.raises(UnknownOutcomeError):
+        between.commit(batch("A", named=False))  # and so was commit 3
     again = BucketLog.open(objects)
     assert again is not None
     assert again.follow().number == 4
+
+
+def test_a_writer_is_remembered_for_thirty_days(objects: MemoryObjects, clocks: Clocks) -> None:
+    log = BucketLog.create(objects)
+    log.commit(batch("w"))
+    for _ in range(4):  # by noon and by midnight of the last day, too
+        clocks.pass_time(7.4 * 86_400)
+        forget_silent_writers(LentLog(log))  # type: ignore[arg-type]
+        assert log.commit(batch("w")) is None
+    clocks.pass_time(MONTH_S)
+    assert forget_silent_writers(LentLog(log)) == ["w"]  # type: ignore[arg-type]
 
 
 # The sweep
@@ -529,6 +547,18 @@ def staged(log: BucketLog, letter: str) -> str:
     name = f"data/{log.follow().number:020}-{ord(letter):032x}"
     log.objects.put(f"{log.folder}/{name}", b"b" * 61)
     return name
+
+
+def test_what_was_swept_is_so_for_good(objects: MemoryObjects, clocks: Clocks) -> None:
+    log, slow = aged(objects, clocks, 5), BucketLog.create(objects)
+    old = staged(log, "x")
+    log.commit(batch("w", 5))
+    for one, swept in ((log, 6), (slow, 2)):  # whoever began first commits last
+        change = BucketCommit(swept=swept)
+        one.commit(lambda _, change=change: Proposal(change, is_known_again=True))
+    with pytest.raises(CommitError, match="no commit names"):
+        log.commit(batch("x", staged=old))
+    assert log.state.swept == 6
 
 
 def test_who_was_stopped_between_staging_and_commit_stages_anew(
@@ -579,6 +609,17 @@ SCENES = {
     ),
     "merged while it is read": Scene(
         "", months=1, switches=4, mergers=1, sweepers=1, reader=True, staged=True, commits_before=2
+    ),
+    "silent for long": Scene("w", lost=1, kills=1, months=2, days=14, switches=2, expirers=1),
+    "sealed and swept": Scene(
+        "w",
+        months=2,
+        switches=3,
+        mergers=1,
+        segment_bytes=130,
+        sweepers=1,
+        staged=True,
+        commits_before=4,
     ),
     "sealed": Scene(
         "w",
@@ -712,6 +753,12 @@ RULES: dict[str, tuple[Any, ...]] = {
         "merged while it is read",
         10,
     ),
+    "names of segments tell when they were begun": (
+        cleaning,
+        "number < state.swept and name",
+        "(place == 'logs' or number < state.swept) and name",
+        "sealed and swept",
+    ),
     "no clean-up without a floor": (
         cleaning,
         "        _create_floor(objects, folder, target)\n",
@@ -741,6 +788,53 @@ def test_no_rule_can_be_left_out(monkeypatch: pytest.MonkeyPatch, rule: str) -> 
     change_rule(monkeypatch, module, old, new)
     with pytest.raises(FaultError):
         walk(SCENES[scene], monkeypatch, 3000, *seed)
+
+
+# Rules that are found by what one test has happen: module, text, changed text.
+RULES_BY_TEST: dict[str, tuple[Any, ...]] = {
+    "the sweeper looks at floors": (
+        cleaning,
+        "    if log.is_overtaken():\n",
+        "    if False:\n",
+        test_nothing_is_swept_by_whoever_was_overtaken,
+    ),
+    "a floor is never overwritten": (
+        cleaning,
+        '            return\n        if objects.list_after(f"{folder}/floors", before',
+        """
+            floors = objects.list_after(f"{folder}/floors")
+            objects.delete([n for e in floors if (n := f"{folder}/floors/{e.name}") != name])
+            return
+        if objects.list_after(f"{folder}/floors", before""",
+        test_a_cleaner_that_was_stopped_lowers_no_floor,
+    ),
+    "no writer is forgotten for thirty days": (
+        bucket_commit,
+        "if writers[name].time_ms < young_ms]\n",
+        "]\n",
+        test_a_writer_is_remembered_for_thirty_days,
+    ),
+    "what was swept never falls": (
+        bucket_state,
+        "        self.swept = max(self.swept, commit.swept)\n",
+        "        self.swept = commit.swept or self.swept\n",
+        test_what_was_swept_is_so_for_good,
+    ),
+}
+
+
+@pytest.mark.parametrize("rule", RULES_BY_TEST)
+def test_no_rule_can_be_left_out_of_a_clean_up(
+    objects: MemoryObjects, clocks: Clocks, monkeypatch: pytest.MonkeyPatch, rule: str
+) -> None:
+    module, old, new, test = RULES_BY_TEST[rule]
+    change_rule(monkeypatch, module, old, new)
+    changed = sys.modules[module.__name__]
+    for name in ("clean_commits", "sweep_data", "forget_silent_writers"):
+        if hasattr(changed, name):
+            monkeypatch.setitem(test.__globals__, name, getattr(changed, name))
+    with pytest.raises((AssertionError, pytest.fail.Exception)):
+        test(objects, clocks)
 
 
 def test_a_batch_whose_outcome_is_unknown_keeps_its_objects(
