@@ -5,6 +5,7 @@ Writes ``growth.md`` and its plot.
 
     python -m benchmarks.growth
     python -m benchmarks.growth --questions --most 30000   # these alone, up to such a size
+    python -m benchmarks.growth --bucket                   # requests to a log in a bucket alone
 
 The questions are also counted in files opened and folders listed, and in bytes written, which no
 other work on the machine changes. The largest size is asked once more in a process of its own, for
@@ -42,21 +43,29 @@ from benchmarks.segments import (
 from benchmarks.session import scratch
 from matplotlib.figure import Figure
 from rich.console import Console
+from tests.support.bucket_model import MemoryObjects
 
 import kafkalog
 from kafkalog.checkpoints.broker import new_topic_id
-from kafkalog.checkpoints.commit_state import WriterState
+from kafkalog.checkpoints.bucket_state import BucketCommit, Extent
+from kafkalog.checkpoints.commit_state import PartitionState, TopicState, WriterState
 from kafkalog.checkpoints.state_file import load_state
+from kafkalog.files.storage import RemoteRoot
+from kafkalog.files.system import remembered, system
 from kafkalog.jobs.inspection.batches import dump_batches, verify_logs
 from kafkalog.jobs.inspection.figures import count_partitions
 from kafkalog.jobs.inspection.groups import list_groups
 from kafkalog.jobs.inspection.lag import LagMeter, ReadersNamed
 from kafkalog.jobs.inspection.topics import describe_partitions, list_offsets, list_topics
+from kafkalog.jobs.maintain import BucketMaintenance, Scope
 from kafkalog.jobs.report.facts import gather
 from kafkalog.jobs.sql.session import SqlSession
-from kafkalog.model import TopicPartition
+from kafkalog.model import TopicPartition, many
 from kafkalog.streaming.log.intervals import Intervals
 from kafkalog.streaming.log.read.salvage import walk_batches
+from kafkalog.streaming.objects import bucket_store
+from kafkalog.streaming.objects.bucket_log import Proposal
+from kafkalog.streaming.objects.bucket_store import BucketRoot
 from kafkalog.streaming.options.read_options import ReadOptions
 from kafkalog.streaming.records.builder import assign_offsets
 from kafkalog.streaming.sink.group_writer import GroupWriter
@@ -71,6 +80,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from typing import TypeAlias
 
+    from kafkalog.checkpoints.bucket_state import BucketState
     from kafkalog.streaming.source.planner import LogSplit
 
     _Answer: TypeAlias = tuple[float, int, int, int]
@@ -111,6 +121,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--quick", action="store_true", help="small sizes: does it work")
     parser.add_argument("--docs", type=Path, help="where growth.md and its plot go")
     parser.add_argument("--questions", action="store_true", help="measure the questions alone")
+    parser.add_argument("--bucket", action="store_true", help="measure a log in a bucket alone")
     parser.add_argument("--most", type=int, default=10_000, help="the largest size of a question")
     parser.add_argument("--keep", type=Path, help="where to keep what the questions came to")
     parser.add_argument("--before", type=Path, help="what an earlier run kept, to be shown too")
@@ -125,6 +136,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         Console().print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) >> 10)
         return 0
     docs = asked.docs or (None if asked.quick else Path(__file__).parent.parent / "docs")
+    if asked.bucket:
+        most = 1000 if asked.quick else 10 * asked.most
+        section = _bucket_section([size for size in _COMMITS if size <= most])
+        if docs:
+            page = docs / "growth.md"
+            page.write_text(page.read_text(encoding="utf-8").partition(_BUCKET)[0] + section)
+        return 0
     grown = [] if asked.questions else [_measured(each) for each in _series(quick=asked.quick)]
     answers = _answers(20 if asked.quick else asked.most, quick=asked.quick)
     if asked.keep:
@@ -133,13 +151,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     if docs:
         docs.mkdir(parents=True, exist_ok=True)
         page = docs / "growth.md"
+        known = page.read_text(encoding="utf-8") if page.exists() else ""
         if asked.questions:
-            known = page.read_text(encoding="utf-8") if page.exists() else ""
             first = known.partition(_QUESTIONS)[0]
         else:
             _plot(docs / "growth.png", grown)
             first = _page(grown)
         page.write_text(first + _answers_page(answers, before), encoding="utf-8")
+        bucket = "".join(known.partition(_BUCKET)[1:])
+        page.write_text(first + _answers_page(dict(answers), before) + bucket, encoding="utf-8")
     return 0
 
 
@@ -609,6 +629,122 @@ def _page(grown: Sequence[_Grown]) -> str:
         )
         parts.append(f"| {one.series.title} | {steps} | {one.exponent:.2f} | {one.series.note} |")
     return "\n".join([*parts, "", "![growth](growth.png)", ""])
+
+
+# ----------------------------------------------------------------------------------------------
+# A log in a bucket: what is asked of the store, by how many commits there were.
+
+
+_BUCKET: Final = "\n## A log in a bucket\n"
+_COMMITS: Final = (1000, 10_000, 100_000)
+_COMMITS_A_ROUND: Final = 600
+"""After so many a round of maintenance follows: ten minutes, at a commit a second."""
+_PLACE: Final = "s3a://bucket/growing"
+
+
+class _CountedObjects(MemoryObjects):
+    """A store in memory that also counts the bytes that it gives."""
+
+    fetched = 0
+
+    def get(self, name: str) -> bytes | None:
+        data = super().get(name)
+        self.fetched += len(data or b"")
+        return data
+
+    def get_range(self, name: str, position: int, size: int) -> bytes | None:
+        data = super().get_range(name, position, size)
+        self.fetched += len(data or b"")
+        return data
+
+
+def _bucket_section(sizes: Sequence[int]) -> str:
+    """Return what is asked after so many commits, of 20 rows each."""
+    now_ms, store, rows = [FIRST_TIMESTAMP], _CountedObjects(), encoded_rows(20).tobytes()
+    system.time_ns = lambda: now_ms[0] * 1_000_000  # type: ignore[method-assign]
+    system.boottime = lambda: now_ms[0] / 1000  # type: ignore[method-assign]
+    bucket_store.open_objects = lambda _: store  # type: ignore[assignment,return-value]
+    kafkalog.append(_PLACE, _TOPIC, pa.table({"value": ["x"]}), options=_OF_BUCKET)
+    place = RemoteRoot.parse(_PLACE).with_options({"poll_interval_ms": 0})
+    found: dict[str, list[str]] = {}
+    for size in sizes:
+        _grow_bucket(BucketRoot.of(place), rows, now_ms, size)
+        for title, cell in _asked_of_bucket(store, size).items():
+            found.setdefault(title, []).append(cell)
+        Console().print(size, {title: cells[-1] for title, cells in found.items()})
+    lines = [
+        _BUCKET,
+        (
+            "What is asked of the store after so many commits of 20 rows to one partition, one a"
+            " second, with a round of `run maintain` every ten minutes: requests, and bytes that"
+            " come back.\n"
+        ),
+        f"| what is asked | {' | '.join(f'{size:,} commits' for size in sizes)} |",
+        f"| --- |{' --- |' * len(sizes)}",
+        *(f"| {title} | {' | '.join(cells)} |" for title, cells in found.items()),
+    ]
+    return "\n".join([*lines, ""])
+
+
+_OF_BUCKET: Final = {"segment.bytes": str(1 << 20), "storage.deleteDelay": "1h"}
+
+
+def _grow_bucket(root: BucketRoot, rows: bytes, now_ms: list[int], size: int) -> None:
+    def propose(state: BucketState) -> Proposal:
+        ((key, topic),) = state.topics.items()
+        start, _, end, epoch = topic.partitions[0]
+        changed = PartitionState(start, end + 20, end + 20, epoch)
+        extent = Extent("", 0, len(rows), end, 20, FIRST_TIMESTAMP, 0)
+        topics = {key: TopicState(_TOPIC, partitions={0: changed}, settings=topic.settings)}
+        commit = BucketCommit(topics=topics, extents={(key, 0): [extent]}, inline=rows)
+        return Proposal(commit, is_known_again=False)
+
+    done = 0
+    while done < size:
+        with root.writing() as log:
+            log.follow()
+            for _ in range(min(_COMMITS_A_ROUND, size - log.state.number)):
+                now_ms[0] += 1000
+                log.commit(propose)
+            done = log.state.number
+        BucketMaintenance(Scope(log=_PLACE), say=lambda _: None).round()
+
+
+def _asked_of_bucket(store: _CountedObjects, size: int) -> dict[str, str]:
+    opened = remembered(bucket_store._OpenStores).by_root  # noqa: SLF001
+    place = RemoteRoot.parse(_PLACE)
+
+    def counted(action: Callable[[], object]) -> str:
+        store.requests.clear()
+        store.fetched = 0
+        action()
+        kinds = {"create": "write", "put": "write", "get": "read", "list": "listing"}
+        asked: Counter[str] = Counter()
+        for kind, count in store.requests.items():
+            asked[kinds.get(kind, kind)] += count
+        said = ", ".join(many(count, kind) for kind, count in sorted(asked.items()))
+        return f"{said}, {store.fetched / 1024:.1f} KiB" if store.fetched else said
+
+    def append() -> None:
+        kafkalog.append(_PLACE, _TOPIC, pa.table({"value": ["x"]}), options=_OF_BUCKET)
+
+    def look() -> None:
+        shown = BucketRoot.of(place).open_store()
+        shown.forget_listing()
+        shown.committed()
+
+    def seek() -> None:
+        rows = {"startingOffsets": f'{{"{_TOPIC}":{{"0":{size * 10}}}}}'}
+        rows["endingOffsets"] = f'{{"{_TOPIC}":{{"0":{size * 10 + 1}}}}}'
+        kafkalog.read(_PLACE, _TOPIC, columns=["offset"], options=rows).read_all()
+
+    append()
+    look()
+    found = {"a poll that finds nothing": counted(look), "a commit": counted(append)}
+    opened.clear()
+    found["an opening"] = counted(look)
+    found["a read of one row in the middle"] = counted(seek)
+    return found
 
 
 if __name__ == "__main__":

@@ -9,13 +9,23 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
+from tests.support.bucket_model import without_rests
 from tests.support.distributions import ROOT
+from tests.support.dump_log import dump_log_segments
 from tests.support.kafka import Record, Topic, serve
 from tests.support.reading import read_batch
 from tests.support.sinking import Writer, rows
 
+import kafkalog
+from kafkalog.files.objects import FolderObjects
 from kafkalog.model import TopicPartition
+from kafkalog.streaming.admin import retention
+from kafkalog.streaming.admin.backup import back_up
+from kafkalog.streaming.admin.compaction import Wanted, compact
 from kafkalog.streaming.admin.topics import Bounds, create, set_bounds
+from kafkalog.streaming.objects import bucket_store
+from kafkalog.streaming.objects.bucket_store import bucket_of
+from kafkalog.streaming.objects.merging import merge
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -82,3 +92,67 @@ def test_a_broker_serves_what_was_archived_and_restored(tmp_path: Path) -> None:
             key=lambda row: (row["partition"], row["offset"]),
         )
     ]
+
+
+def fill_bucket(place: str) -> None:
+    """Append to two topics, one of which is compacted; merge, compact and trim; append again."""
+    root = bucket_of([place])
+    assert root is not None
+    for number in range(24):
+        if number == 20:
+            assert merge(root).segments
+            assert not compact([place], Wanted(forces=True)).problems
+            retention.delete_records([place], {TopicPartition("t", 1): 30})
+        count = number % 7 + 3
+        batch = pa.table(
+            {
+                "key": [f"k{row % 5}" for row in range(count)],
+                "value": [f"{number} {row} " * 9 for row in range(count)],
+                "partition": pa.array([row % 3 for row in range(count)], pa.int32()),
+                "timestamp": pa.array([1_700_000_000_000 + number * 1000] * count, pa.int64()),
+            }
+        )
+        given = {"numPartitions": "3", "segment.bytes": "2000", "index.interval.bytes": "300"}
+        kafkalog.append(place, "t", batch, options=given)
+        kafkalog.append(place, "c", batch, options={**given, "cleanup.policy": "compact"})
+
+
+@pytest.mark.nightly
+def test_a_broker_serves_a_backup_of_a_bucket(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_rests(monkeypatch)
+    stores: dict[str, FolderObjects] = {}
+    monkeypatch.setattr(
+        bucket_store,
+        "open_objects",
+        lambda place: stores.setdefault(str(place), FolderObjects(tmp_path / str(place)[-3:])),
+    )
+    bucket, again = (f"s3a://bucket{tmp_path}/{name}" for name in ("one", "two"))
+    copy, second = tmp_path / "copy", tmp_path / "second"
+    fill_bucket(bucket)
+    done = back_up([bucket], str(copy))
+    assert (done.at_one_moment, done.problems) == (True, ())
+    files = [path for kind in ("log", "index", "timeindex") for path in copy.rglob(f"*.{kind}")]
+    report = dump_log_segments([path for path in files if path.stat().st_size])
+    holes = ("Non-consecutive offsets", " is followed by ")  # of the topic that is compacted
+    assert [each for each in report.findings if not any(some in each for some in holes)] == []
+    consecutive = dump_log_segments([p for p in copy.glob("t-*/*.log") if p.stat().st_size])
+    assert consecutive.findings == []
+
+    expected = {}
+    for topic in ("t", "c"):
+        table = kafkalog.read(bucket, topic, options={"includeHeaders": "true"}).read_all()
+        assert kafkalog.read(copy, topic, options={"includeHeaders": "true"}).read_all() == table
+        expected[topic] = table
+        kept = {"preserveOffsets": "true", "numPartitions": "3"}
+        kafkalog.append(again, topic, table.drop_columns(["topic"]), options=kept)
+        assert kafkalog.read(again, topic, options={"includeHeaders": "true"}).read_all() == table
+    assert back_up([again], str(second)).problems == ()
+
+    with serve(tmp_path / "broker", [copy], [Topic("t", 3), Topic("c", 3)]) as broker:
+        for topic, table in expected.items():
+            served = [(r.partition, r.offset, r.value) for r in broker.consume_all(topic)]
+            rows_read = table.select(["partition", "offset", "value"]).to_pylist()
+            assert sorted(served) == sorted(tuple(each.values()) for each in rows_read)
+        assert broker.complaints() == []

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
+from tests.support.distributions import ROOT
 from tests.support.object_store import ObjectStore, object_store
 
 import kafkalog
@@ -349,3 +350,48 @@ def test_a_micro_batch_asks_for_nothing_but_its_data_and_the_number(server: Obje
         known.update(kept)
         assert len(splits) == 8
         kafkalog.append(place, "t", rows, options=options)
+
+
+FORMULA = "0.43·c + 0.035·r·(1 + 2·c) + 0.035·c + 0.01"
+"""Of docs/buckets.md: dollars a day. ``c`` commits a second, ``r`` processes that tail."""
+
+
+def test_requests_are_as_many_as_the_cost_page_says(server: ObjectStore) -> None:
+    assert FORMULA in (ROOT / "docs" / "buckets.md").read_text()
+    server.reset()
+    place, seconds, readers = server.uri("cost"), 8, 2
+    rows = pa.table({"value": ["1"] * 20, "partition": pa.array([*range(4)] * 5, pa.int32())})
+    options = {**server.options, "numPartitions": 4}
+    kafkalog.append(place, "t", rows, options=options)
+    queries = []
+    for number in range(readers):  # in processes of their own: they share nothing
+        given = {**server.options, "storage.pollInterval": f"{number + 1}h"}
+        parsed = ReadOptions.parse({"path": place, "subscribe": "t", **given})
+        store = BucketRoot.of(parsed.paths[0]).open_store()  # type: ignore[arg-type]
+        query = StreamControl(parsed)
+        queries.append([query, store, query.next_end(query.initial(), take_all=True)])
+    wanted = ReadRows.of(queries[0][0]._options, (), ()).of_records
+    server.requests.clear()
+    read = 0
+    for second in range(seconds):
+        if second % 2:
+            kafkalog.append(place, "t", rows, options=options)
+        for each in queries:
+            query, store, start = each
+            store.forget_listing()
+            each[2] = query.next_end(start, take_all=True)
+            splits = query.plan(start, each[2])
+            for split in splits:
+                split.announce()
+            for split in splits:
+                read += sum(b.num_rows for b in read_split(split, query._options, wanted))
+    commits = seconds // 2
+    assert read == readers * commits * 20
+    counted = methods(server)
+    assert counted["PUT"] == commits
+    assert counted["GET"] == readers * (seconds + 2 * commits)
+    assert counted.total() == counted["PUT"] + counted["GET"]
+    day = 86_400 / seconds
+    cost = day * (counted["PUT"] * 5 + counted["GET"] * 0.4) / 1e6
+    c, r = commits / seconds, readers
+    assert cost == pytest.approx(0.43 * c + 0.035 * r * (1 + 2 * c), rel=0.02)
