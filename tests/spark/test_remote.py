@@ -156,6 +156,8 @@ def test_a_tiered_topic_is_read_with_its_log_and_no_key_is_in_an_event(
     assert sorted(row["offset"] for row in rows) == list(range(30))
     told = "".join(path.read_text() for path in events.rglob("*") if path.is_file())
     assert "PRIVATE KEY" not in told
+    pem = (tmp_path / "one.pem").read_text().splitlines()
+    assert not [line for line in pem if line in told]
     assert SECRET not in told
 
 
