@@ -35,6 +35,8 @@ pytestmark = [pytest.mark.crash, pytest.mark.spark, pytest.mark.nightly]
 
 KILLS: Final = int(os.environ.get("KAFKALOG_SPARK_KILLS", "8"))
 ROWS: Final = 20
+TRIES: Final = {"storage.tries": "20"}
+"""Four requests of ten may fail."""
 
 
 @pytest.fixture
@@ -44,7 +46,7 @@ def store(tmp_path: Path) -> Iterator[ObjectStore]:
 
 
 APPENDER: Final = """
-import json, sys
+import json, sys, time
 from pathlib import Path
 import pyarrow as pa
 import kafkalog
@@ -60,6 +62,7 @@ while not Path(until).exists():
         kafkalog.append(place, sys.argv[5], table, transactional_id="e", version=batch,
                         options=options)
         batch += 1
+        time.sleep(0.5)
     except KafkaLogError as error:
         print(repr(error), file=sys.stderr)
 print(batch)
@@ -67,8 +70,8 @@ print(batch)
 
 
 @contextmanager
-def appender(place: str, options: dict[str, str], until: Path) -> Iterator[subprocess.Popen[str]]:
-    words = [place, json.dumps(options), str(ROWS), str(until), TOPICS[0]]
+def appender(place: str, until: Path) -> Iterator[subprocess.Popen[str]]:
+    words = [place, json.dumps(TRIES), str(ROWS), str(until), TOPICS[0]]
     root = Path(__file__).parents[2]
     command = [sys.executable, "-c", APPENDER, *words]
     with subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE, text=True) as running:
@@ -92,7 +95,7 @@ class Tail:
             reader = self._spark.readStream.format("kafkalog").schema(
                 "topic STRING, partition INT, offset BIGINT, value STRING"
             )
-            reader = reader.options(subscribe=",".join(TOPICS), startingOffsets="earliest")
+            reader = reader.options(subscribe=",".join(TOPICS), startingOffsets="earliest", **TRIES)
             writer = reader.load(self._place).writeStream.foreachBatch(self._take)
             writer = writer.option("checkpointLocation", str(self._checkpoint))
             self._query = writer.trigger(processingTime="1 second").start()
@@ -130,7 +133,7 @@ def test_four_queries_of_which_one_is_killed_again_and_again_an_appender_and_two
             )
             for name in "abcd"
         ]
-        appends = running.enter_context(appender(place, direct.options, ended))
+        appends = running.enter_context(appender(place, ended))
         for each in (*queries, *tails):
             each.start() if isinstance(each, KilledQuery) else each.run()
         chance = random.Random(KILLS)

@@ -35,6 +35,8 @@ POINTS: Final = ("staging", *_WITHIN_COMMIT, "committed")
 rename; between the commit and Spark's own note of it."""
 
 _OPTIONS: Final = {"numPartitions": "2", "segment.bytes": "3000", "index.interval.bytes": "500"}
+_IN_A_STORE: Final = {"storage.tries": "20"}
+"""Four requests of ten may fail."""
 _SPARK: Final = {
     "spark.driver.memory": "512m",
     "spark.master": "local[2,8]",
@@ -143,7 +145,7 @@ def run_query(folder: str, log: str) -> None:
             rows.csv(f"{folder}/input")
             .select("value", "key", "topic")
             .writeStream.format(StoppingSource.name())
-            .options(**_OPTIONS)
+            .options(**_OPTIONS, **(_IN_A_STORE if "://" in log else {}))
             .option("checkpointLocation", f"{folder}/checkpoint")
             .trigger(availableNow=True)
             .start(log)
