@@ -61,7 +61,7 @@ _CACHE_BYTES: Final = 64 << 20
 _ONE_RANGE_BYTES: Final = 8 << 20
 _GAP_BYTES: Final = 64 << 10
 """Bytes that nobody wants between two extents that are fetched together."""
-_WANTED_EXTENTS: Final = 1 << 17
+_WANTED_EXTENTS: Final = 1 << 19
 _CARRIED_EXTENTS: Final = 1 << 16
 """How many extents of a segment a task keeps; then it keeps those of the newest split alone."""
 _OURS_ALONE: Final = frozenset({"s3a", "az"})
@@ -536,10 +536,9 @@ class BucketStore:
             for extent in carried.extents:
                 if extent.sealed is not None:
                     continue
-                self._wanted.setdefault((carried.log_id, extent.object), {})[extent.position] = (
-                    extent
-                )
-            self._wanted_count += len(carried.extents)
+                there = self._wanted.setdefault((carried.log_id, extent.object), {})
+                self._wanted_count += extent.position not in there
+                there[extent.position] = extent
 
     def carry(self, key: str, carried: _Carried | None) -> None:
         """Take the extents of a range of a segment."""
@@ -685,8 +684,9 @@ class BucketStore:
         """
         place = (log_id, extent.object)
         wanted = self._wanted.get(place, {})
+        self._wanted_count += extent.position not in wanted
         wanted[extent.position] = extent
-        most = min(_ONE_RANGE_BYTES, _CACHE_BYTES // 2 // max(len(self._wanted), 1))
+        most = min(_ONE_RANGE_BYTES, _CACHE_BYTES * 3 // 4 // max(len(self._wanted), 1))
         run = sorted(wanted.values(), key=lambda each: each.position)
         first = last = run.index(extent)
         while last + 1 < len(run) and _are_near(run[first], run[last], run[last + 1], most):
@@ -697,6 +697,7 @@ class BucketStore:
             first -= 1
         for each in run[first : last + 1]:
             del wanted[each.position]
+            self._wanted_count -= 1
         if not wanted:
             self._wanted.pop(place, None)
         return run[first : last + 1]

@@ -296,6 +296,43 @@ def test_an_append_with_a_name_is_there_once(appended: str) -> None:
     assert values(appended) == [b"a"]
 
 
+@pytest.mark.parametrize(
+    ("tasks", "partitions"), [(10, 40), pytest.param(200, 1000, marks=pytest.mark.nightly)]
+)
+def test_a_fresh_batch_of_many_tasks_is_read_by_a_request_a_task(
+    local: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tasks: int, partitions: int
+) -> None:
+    objects = FolderObjects(tmp_path / "appended")
+    monkeypatch.setattr(bucket_store, "open_objects", lambda _: objects)
+    data = staged_batches(local / "t-0")[0]
+    records, size = int.from_bytes(data[57:61], "big"), len(data)
+    log = BucketLog.create(objects)
+    names = [data_name(0, f"{task:032x}") for task in range(tasks)]
+    for name in names:
+        objects.put(f"{log.folder}/{name}", data * partitions)
+    extents = {
+        (TOPIC_ID, number): [
+            Extent(name, number * size, size, task * records, records, 1, 0)
+            for task, name in enumerate(names)
+        ]
+        for number in range(partitions)
+    }
+    end = tasks * records
+    ends = dict.fromkeys(range(partitions), PartitionState(0, end, end, 0))
+    change = BucketCommit(
+        topics={TOPIC_ID: TopicState("t", partitions=ends)}, extents=extents, size=0
+    )
+    log.commit(lambda _: Proposal(change, is_known_again=False))
+    asked: list[str] = []
+    get_range = objects.get_range
+    monkeypatch.setattr(
+        objects, "get_range", lambda name, *at: asked.append(name) or get_range(name, *at)
+    )
+    rows = sum(len(each) for each in kafkalog.read(f"s3a://bucket{tmp_path}", "t"))
+    assert rows == tasks * partitions * records
+    assert len(asked) <= tasks + tasks * partitions * size / (8 << 20)
+
+
 def begin_again(tmp_path: Path) -> None:
     """Empty the bucket, and let another process append to a log there."""
     shutil.rmtree(tmp_path / "appended")
