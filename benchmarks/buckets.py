@@ -247,6 +247,7 @@ def _measure(
     commits = {
         count: contender.commits(count, max(asked.commits // count, 5)) for count in _WRITERS
     }
+    contender.make("seen")  # and the trial of the store, which is made once
     if requests is not None:
         requests.clear()
     begin = time.perf_counter()
@@ -274,7 +275,6 @@ def _seen(contender: _Kafkalog | _Delta, samples: int) -> float:
     """
     spark, arriving = contender.spark, contender.folder / "arriving"
     arriving.mkdir()
-    contender.make("seen")
     delays: list[float] = []
     enough = threading.Event()
 
