@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from kafkalog.model import TopicPartition
+    from kafkalog.streaming.log.history import Divergence
     from kafkalog.streaming.options.read_options import ReadOptions
     from kafkalog.streaming.source.offsets import PartitionOffsets
 
@@ -166,6 +167,8 @@ class JoinedControl:
         self.member.take_part()
         owned = self.member.owned
         ends = self._ends(owned)
+        # A topic that was recreated is left alone until the member has noticed, and begins it anew.
+        owned = {key: at for key, at in owned.items() if not self._is_other_topic(key)}
         reading = {key: at for key, at in owned.items() if start.get(key) == at}
         ends = {**reading, **{key: end for key, end in ends.items() if key in reading}}
         entering = {key: at for key, at in owned.items() if key not in start}
@@ -181,7 +184,7 @@ class JoinedControl:
             return self._targets
         ends = self._whole.look(
             self._look,
-            is_whole=lambda: not self._validator.find_diverged(owned),
+            is_whole=lambda: not self._find_diverged(owned),
             concerns=owned.__contains__,
         )
         self._go_on(owned)
@@ -197,7 +200,7 @@ class JoinedControl:
         Raises:
             DataLossError: one has, and the query fails then.
         """
-        diverged = self._validator.find_diverged(owned)
+        diverged = self._find_diverged(owned)
         self._policy.history_changed(diverged)
         self._validator.forget(diverged)
         self._validator.note(owned)
@@ -205,6 +208,17 @@ class JoinedControl:
         if cut:
             starts = {key: self._logs.log_start_if_there(key) or 0 for key in cut}
             self.member.go_back({key: max(at, starts[key]) for key, at in cut.items()})
+
+    def _find_diverged(self, owned: PartitionOffsets) -> dict[TopicPartition, Divergence]:
+        """Find positions in another history; one in an earlier topic is none, and no loss."""
+        found = self._validator.find_diverged(owned)
+        return {key: each for key, each in found.items() if not self._is_other_topic(key)}
+
+    def _is_other_topic(self, key: TopicPartition) -> bool:
+        known, found = self.member.topic_ids.get(key), self._logs.topic_id(key)
+        if known is None or found is None or known == found:
+            return False
+        return not self._logs.is_changed_id(key.topic, known, found)
 
     def _not_before(self, reading: PartitionOffsets, ends: PartitionOffsets) -> PartitionOffsets:
         """Return the ends; where one lies below what was read already, that, or it is a loss.

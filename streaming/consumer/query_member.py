@@ -249,6 +249,12 @@ class QueryMember:
             return {key: stands[key] for key in sorted(self._member.assigned) if key in stands}
 
     @property
+    def topic_ids(self) -> Mapping[TopicPartition, str]:
+        """The ids of the topics that the group's positions were found in, where they have one."""
+        with self._mutex:
+            return {} if self._state is None else self._state.topic_ids
+
+    @property
     def last_batches(self) -> Mapping[TopicPartition, LastBatch]:
         """The last batches below where the group stands, as it has committed them."""
         with self._mutex:

@@ -19,11 +19,13 @@ from kafkalog.errors import (
 )
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.api import append
+from kafkalog.streaming.consumer.query_member import QueryMember
 from kafkalog.streaming.coordinator.group_replay import replay_records
 from kafkalog.streaming.groups.group_commits import GroupCommits
 from kafkalog.streaming.groups.membership import GroupMember
 from kafkalog.streaming.groups.planned_commit import load_plan
 from kafkalog.streaming.sink.group_writer import GroupWriter
+from kafkalog.streaming.source.end_offsets import LookRetries
 from kafkalog.streaming.spark.versions import ReadMaxRows
 from kafkalog.streaming.store.policy import SetPolicy
 
@@ -605,6 +607,24 @@ def test_a_topic_recreated_under_a_query_is_read_from_its_start(
     query.batches()
     assert written(folder) == [*ALL, *range(200, 200 + count)]
     assert set(positions(folder).values()) == {count // 4}
+
+
+@pytest.mark.parametrize("count", [4, 40, 80])
+def test_a_topic_recreated_under_a_query_is_no_loss_that_is_waited_for(
+    folder: Path, queries: Queries, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    """The query meets the new logs before its member does."""
+    query = queries.new()
+    query.batches()
+    recreate_topic(folder, count)
+    rests: list[object] = []
+    monkeypatch.setattr(LookRetries, "_rest", rests.append)
+    with monkeypatch.context() as patch:
+        patch.setattr(QueryMember, "take_part", lambda _: None)
+        query.plan()
+    assert rests == []
+    query.batches()
+    assert written(folder) == [*ALL, *range(200, 200 + count)]
 
 
 def test_a_batch_of_a_topic_that_was_recreated_meanwhile_publishes_nothing(
