@@ -1,6 +1,6 @@
 """A log in a bucket beside Delta Lake's table in the same bucket: rows, commits, delay, requests.
 
-Both write the same rows by streaming queries and read them with ``availableNow``. Commits a second
+Both write the same rows by streaming queries and read them with `availableNow`. Commits a second
 are those of 1, 2, 4 and 8 writers of ten rows at one topic, or one table. Delta's write in one JVM:
 its log store for S3 is safe for one driver only. What is appended is timed until another query has
 it. All of it runs against an S3 server on this machine, once straight, and once through a proxy
