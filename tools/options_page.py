@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 from kafkalog.streaming.consumer.consumer_options import ConsumerOptions, options_of_source
 from kafkalog.streaming.options.declaring import options_of
-from kafkalog.streaming.options.read_options import ReadOptions, StoreOptions
+from kafkalog.streaming.options.read_options import ReadOptions
+from kafkalog.streaming.options.store_options import StoreOptions
 from kafkalog.streaming.sink.write_options import WriteOptions
 
 if TYPE_CHECKING:

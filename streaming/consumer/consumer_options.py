@@ -26,7 +26,8 @@ from kafkalog.streaming.options.kinds import (
     choice,
     duration_ms,
 )
-from kafkalog.streaming.options.read_options import ReadOptions, StoreOptions
+from kafkalog.streaming.options.read_options import ReadOptions
+from kafkalog.streaming.options.store_options import StoreOptions
 from kafkalog.streaming.source.arguments import joined, texts, topic_names
 from kafkalog.streaming.store.policy import SetPolicy
 

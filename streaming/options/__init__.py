@@ -4,8 +4,8 @@
     an option as a field of a class: name, kind, default, documentation; Kafka's clients' settings.
 ``kinds``, ``quantities``
     what a text may be: numbers, sizes, times, words, log directories; JSON as people write it.
-``read_options``, ``topic_settings``
-    the source's options; a topic's settings, under Kafka's names.
+``read_options``, ``store_options``, ``topic_settings``
+    the source's options; those of stores and tiers; a topic's settings, under Kafka's names.
 ``bridge``
     errors as one sentence.
 

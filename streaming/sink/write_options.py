@@ -33,7 +33,7 @@ from kafkalog.streaming.options.kinds import (
     size,
     text,
 )
-from kafkalog.streaming.options.read_options import StoreOptions
+from kafkalog.streaming.options.store_options import StoreOptions
 from kafkalog.streaming.options.topic_settings import LOG_CONFIG_NAMES, LogConfig
 from kafkalog.streaming.store.policy import BY_OPTION, LAG_MS, SetPolicy, TopicPolicy
 from kafkalog.streaming.store.replicas.election import check_one_node

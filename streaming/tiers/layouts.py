@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
     from kafkalog.files.remote_path import OpenObject, RemoteEntry
     from kafkalog.files.remote_store import RemoteStore
-    from kafkalog.files.storage import TierOptions
+    from kafkalog.files.storage import Tier
     from kafkalog.streaming.tiers.aiven import Manifest
 
 __all__ = [
@@ -446,7 +446,7 @@ class PinterestLayout(Layout):
         return int(found[1]), "", found[2]
 
 
-def find_layout(store: RemoteStore, tier: TierOptions) -> Layout:
+def find_layout(store: RemoteStore, tier: Tier) -> Layout:
     """Find out how the objects of a store are named, where a user has not said it.
 
     Raises:

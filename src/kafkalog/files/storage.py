@@ -31,7 +31,7 @@ __all__ = [
     "RemoteRoot",
     "Secret",
     "StorageOptions",
-    "TierOptions",
+    "Tier",
     "TieredRoot",
     "is_object_uri",
     "read_key_file",
@@ -352,7 +352,7 @@ class RemoteRoot(str):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TierOptions:
+class Tier:
     """What a remote tier is: where it lies, and how its plugin has written it."""
 
     root: RemoteRoot
@@ -395,10 +395,10 @@ class TieredRoot(RemoteRoot):
 
     log_dir: str | None
     log_dirs: tuple[str, ...]
-    tier: TierOptions
+    tier: Tier
 
     @classmethod
-    def of(cls, log_dir: str | None, log_dirs: tuple[str, ...], tier: TierOptions) -> TieredRoot:
+    def of(cls, log_dir: str | None, log_dirs: tuple[str, ...], tier: Tier) -> TieredRoot:
         """Put a tier below a log directory, or take what it has beside those."""
         made = cls(log_dir or str(tier.root), tier.root.options, tier.root.full_uri)
         made.log_dir, made.log_dirs, made.tier = log_dir, log_dirs, tier

@@ -25,7 +25,8 @@ from kafkalog.files.objects import (
 from kafkalog.files.storage import SECRET_OPTIONS, RemoteRoot, is_object_uri, with_secrets
 from kafkalog.files.system import system
 from kafkalog.streaming.options.declaring import options_of
-from kafkalog.streaming.options.read_options import ReadOptions, StoreOptions
+from kafkalog.streaming.options.read_options import ReadOptions
+from kafkalog.streaming.options.store_options import StoreOptions
 from kafkalog.streaming.sink.write_options import WriteOptions
 
 if TYPE_CHECKING:
