@@ -47,8 +47,9 @@ from kafkalog.streaming.log.compaction.transactions import LastRecords
 from kafkalog.streaming.log.files import OFFSET_INDEX, TIME_INDEX, TXN_INDEX
 from kafkalog.streaming.log.indexes import TIME_ENTRY
 from kafkalog.streaming.log.swap import Removed
+from kafkalog.streaming.objects.bucket_files import segment_number
 from kafkalog.streaming.objects.bucket_log import Proposal
-from kafkalog.streaming.objects.bucket_store import bucket_of, segment_number
+from kafkalog.streaming.objects.bucket_store import bucket_of
 from kafkalog.streaming.objects.merging import put_segment, replacement, sealed_indexes
 from kafkalog.streaming.options.topic_settings import LogConfig, understood
 from kafkalog.streaming.store.locks import CleanerBusyError, remove_orphans

@@ -6,8 +6,10 @@
     raise the floor below old commits, and delete them.
 ``merging``
     put what many commits have left in pieces into segments, and into objects that partitions share.
+``bucket_files``
+    the folders and files that follow from the state of a log.
 ``bucket_store``
-    show the committed log to readers that know folders and files.
+    show them to readers, and read the batches that they stand for.
 
 What the objects hold is in :mod:`kafkalog.checkpoints.bucket_state`; what the store is asked, in
 :mod:`kafkalog.files.objects`.

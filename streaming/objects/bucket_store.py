@@ -8,26 +8,27 @@ the other; they get their offsets and leader epochs when they are fetched.
 from __future__ import annotations
 
 import functools
-import hashlib
 import threading
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from contextlib import contextmanager
-from itertools import accumulate
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-import numpy as np
-
 from kafkalog.checkpoints.bucket_state import object_path
-from kafkalog.checkpoints.commit_state import STATE_FILE, CommitState
-from kafkalog.checkpoints.state_file import state_bytes
 from kafkalog.errors import CorruptRecordError, DataLossError, LogDirectoryError, OptionError
 from kafkalog.files.objects import open_objects
-from kafkalog.files.remote_path import RemoteEntry, RemotePath, RemoteStatus
+from kafkalog.files.remote_path import RemotePath, RemoteStatus
 from kafkalog.files.storage import STORE, RemoteRoot, is_object_uri
 from kafkalog.files.system import remembered, system
-from kafkalog.model import partition_directory_name
-from kafkalog.streaming.log.files import LOG, OFFSET_INDEX, TIME_INDEX, TXN_INDEX, file_name
+from kafkalog.streaming.objects.bucket_files import (
+    METADATA,
+    ROOT,
+    BucketFiles,
+    SealedIndex,
+    Segment,
+    files_of_state,
+    hash_number,
+)
 from kafkalog.streaming.objects.bucket_log import BucketLog
 from kafkalog.streaming.records.batch_layout import HEADER_SIZE, OVERHEAD
 
@@ -36,10 +37,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kafkalog.checkpoints.bucket_state import BucketState, Extent, ExtentKey
-    from kafkalog.checkpoints.commit_state import PartitionState
+    from kafkalog.checkpoints.commit_state import CommitState
     from kafkalog.files.objects import Objects
-    from kafkalog.files.remote_path import OpenObject
+    from kafkalog.files.remote_path import OpenObject, RemoteEntry
     from kafkalog.files.storage import StorageOptions
+    from kafkalog.streaming.objects.bucket_files import PartitionFiles
 
 __all__ = [
     "BucketRoot",
@@ -49,14 +51,8 @@ __all__ = [
     "bucket_of_path",
     "find_log",
     "number_batches",
-    "segment_number",
 ]
 
-_ROOT: Final = "log"
-_STATE_KEY: Final = f"{_ROOT}/{STATE_FILE}"
-_METADATA: Final = "partition.metadata"
-_SEGMENT_BYTES: Final = 1 << 30
-_SEGMENT_OFFSETS: Final = 1 << 31
 _CACHE_BYTES: Final = 64 << 20
 _ONE_RANGE_BYTES: Final = 8 << 20
 _GAP_BYTES: Final = 64 << 10
@@ -66,7 +62,6 @@ _CARRIED_EXTENTS: Final = 1 << 16
 """How many extents of a segment a task keeps; then it keeps those of the newest split alone."""
 _OURS_ALONE: Final = frozenset({"s3a", "az"})
 """Schemes by which no copy of log directories can be read."""
-_MEMBER: Final = "bucket"
 
 
 class BucketRoot(RemoteRoot):
@@ -173,34 +168,8 @@ class _OpenStores:
         """Places that hold no such log, and until when that is believed."""
 
 
-class _Segment(NamedTuple):
-    """Some extents of a partition, one after the other."""
-
-    extents: list[Extent]
-    ends: list[int]
-    """Where each ends, in bytes of the segment."""
-    number: int
-    """What tells it from every other segment, of a topic of the same name too."""
-    log_id: str
-
-    @property
-    def size(self) -> int:
-        return self.ends[-1] if self.ends else 0
-
-
 class ObjectReplacedError(DataLossError):
     """What was planned to be read lies elsewhere by now: it was merged, and its object is gone."""
-
-
-class _SealedIndex(NamedTuple):
-    """An index of a sealed segment."""
-
-    path: str
-    """Where it lies below the root."""
-    size: int
-    number: int
-    entries: bytes
-    """Those of every so many slots."""
 
 
 class _Carried(NamedTuple):
@@ -238,19 +207,6 @@ class _Handle:
         """Nothing is held."""
 
 
-class _Shown(NamedTuple):
-    """The files that follow from the state of a log as of one commit."""
-
-    number: int
-    folders: dict[str, list[RemoteEntry]]
-    entries: dict[str, RemoteEntry]
-    """Of files, by their keys."""
-    files: dict[str, bytes | _Segment | _SealedIndex]
-    ends: dict[str, int]
-    """Where logs end, by their folders."""
-    committed: CommitState | None = None
-
-
 class BucketStore:
     """A store whose files follow from the state of a log; see :class:`~RemotePath`.
 
@@ -268,8 +224,8 @@ class BucketStore:
         self._lent_to = 0
         """The thread to which the log is lent: what it reads meanwhile is what it knows."""
         self._looked_at = -float("inf")
-        self._shown = _Shown(-1, {}, {}, {}, {})
-        self._parts: dict[ExtentKey, _Part] = {}
+        self._shown = BucketFiles(-1, {}, {}, {}, {})
+        self._parts: dict[ExtentKey, PartitionFiles] = {}
         self._caching = system.lock()
         self._carried: dict[str, _Carried] = {}
         self._carried_metadata: dict[str, bytes] = {}
@@ -293,7 +249,7 @@ class BucketStore:
     @property
     def root(self) -> RemotePath:
         """The path of the log directory."""
-        return RemotePath(self, str(self._place), _ROOT)
+        return RemotePath(self, str(self._place), ROOT)
 
     @property
     def place(self) -> BucketRoot:
@@ -427,7 +383,7 @@ class BucketStore:
 
     def _show(self, state: BucketState) -> None:
         if state.number != self._shown.number:
-            self._shown = _shown(state, self._parts)
+            self._shown = files_of_state(state, self._parts)
         self._looked_at = system.monotonic()
 
     # Files
@@ -443,13 +399,13 @@ class BucketStore:
             raise FileNotFoundError(f"{self.uri_of(key)}: there is no such file")
         if isinstance(found, bytes):
             content = found
-            status = RemoteStatus(-1, _number(key, content.hex()), len(content), -1)
+            status = RemoteStatus(-1, hash_number(key, content.hex()), len(content), -1)
             return _Handle(lambda position, size: content[position : position + size]), status
         status = RemoteStatus(-1, found.number, found.size, -1)
-        if isinstance(found, _Segment):
+        if isinstance(found, Segment):
             read = functools.partial(self._read, key, found)
             return _Handle(read, is_one_object=len(found.extents) < 2), status
-        if isinstance(found, _SealedIndex):
+        if isinstance(found, SealedIndex):
             return _Handle(functools.partial(self._read_index, found)), status
         is_whole = sum(extent.size for extent in found.extents) == found.size
         read = functools.partial(self._fill, key, found)
@@ -479,11 +435,11 @@ class BucketStore:
     def index_entries(self, key: str) -> bytes:
         """Return some entries of an index; see :class:`~Store`."""
         found = self._shown.files.get(key)
-        return found.entries if isinstance(found, _SealedIndex) else b""
+        return found.entries if isinstance(found, SealedIndex) else b""
 
     def uri_of(self, key: str) -> str:
         """Return how a person knows a file."""
-        return str(self._place) + key.removeprefix(_ROOT)
+        return str(self._place) + key.removeprefix(ROOT)
 
     def log_end(self, key: str) -> int | None:
         """Return where the log in a folder ends, by the state."""
@@ -494,7 +450,7 @@ class BucketStore:
     def carried(self, key: str, start: int, end: int) -> _Carried | None:
         """Return the extents that a range of a segment is read from."""
         found = self._shown.files.get(key)
-        if not isinstance(found, _Segment):
+        if not isinstance(found, Segment):
             return self._carried.get(key)
         first = bisect_right(found.ends, start)
         last = bisect_left(found.ends, end) + 1
@@ -509,14 +465,14 @@ class BucketStore:
         )
 
     def _file_beside(self, key: str) -> bytes:
-        found = self._shown.files[f"{key.rpartition('/')[0]}/{_METADATA}"]
+        found = self._shown.files[f"{key.rpartition('/')[0]}/{METADATA}"]
         assert isinstance(found, bytes)  # noqa: S101 - no segment has that name
         return found
 
     def offset_at(self, key: str, position: int) -> int | None:
         """Return the offset of the extent that begins at a position of a segment."""
         found = self._shown.files.get(key)
-        if not isinstance(found, _Segment):
+        if not isinstance(found, Segment):
             return None
         slot = bisect_right(found.ends, position)
         if slot == len(found.ends) or found.ends[slot] - found.extents[slot].size != position:
@@ -550,9 +506,9 @@ class BucketStore:
         if known is not None and is_same and len(known.starts) < _CARRIED_EXTENTS:
             carried = known.with_extents(carried)
         self._carried[key] = carried
-        self._carried_metadata[f"{key.rpartition('/')[0]}/{_METADATA}"] = carried.metadata
+        self._carried_metadata[f"{key.rpartition('/')[0]}/{METADATA}"] = carried.metadata
 
-    def _find(self, key: str) -> bytes | _Carried | _Segment | _SealedIndex | None:
+    def _find(self, key: str) -> bytes | _Carried | Segment | SealedIndex | None:
         """Return a file as it was carried here; as it is known by now, if nothing was.
 
         Who has planned a read knows what there is to read: the store is not asked for more.
@@ -564,7 +520,7 @@ class BucketStore:
             self._look_if_due()
             return self._shown.files.get(key)
         found = self._shown.files.get(key)
-        if not isinstance(found, _Segment) or found.number != carried.number:
+        if not isinstance(found, Segment) or found.number != carried.number:
             return carried
         return found if found.size >= carried.size else carried
 
@@ -584,13 +540,13 @@ class BucketStore:
         if position < end:
             self._look_if_due()
             found = self._shown.files.get(key)
-            if not isinstance(found, _Segment) or found.number != carried.number:
+            if not isinstance(found, Segment) or found.number != carried.number:
                 self._carried.pop(key, None)
                 raise ObjectReplacedError(f"{self.uri_of(key)} was replaced while it was read")
             parts.append(self._read(key, found, position, end - position))
         return b"".join(parts)
 
-    def _read(self, key: str, segment: _Segment, position: int, size: int) -> bytes:
+    def _read(self, key: str, segment: Segment, position: int, size: int) -> bytes:
         """Return bytes of a segment; fewer at its end."""
         end = min(position + size, segment.size)
         parts = []
@@ -604,7 +560,7 @@ class BucketStore:
             position, slot = until, slot + 1
         return b"".join(parts)
 
-    def _read_index(self, index: _SealedIndex, position: int, size: int) -> bytes:
+    def _read_index(self, index: SealedIndex, position: int, size: int) -> bytes:
         data = self.objects.get_range(index.path, position, min(size, index.size - position))
         if data is None:
             raise FileNotFoundError(f"{self._place}/{index.path}: there is no such object")
@@ -710,6 +666,12 @@ class BucketStore:
                 self._numbered_bytes -= len(self._numbered.popitem(last=False)[1])
 
 
+def _without_entries(extent: Extent) -> Extent:
+    if extent.sealed is None:
+        return extent
+    return extent._replace(sealed=extent.sealed._replace(offset_entries=b"", time_entries=b""))
+
+
 def _are_near(first: Extent, last: Extent, following: Extent, most: int) -> bool:
     """Whether one range may hold extents from the first one to the one after the last."""
     end = last.position + last.size
@@ -753,171 +715,3 @@ def number_batches(stored: bytes, extent: Extent, name: str) -> bytes:
             offset=offset,
         )
     return bytes(data)
-
-
-# ----------------------------------------------------------------------------------------------
-# What is shown of a state.
-
-
-class _Part(NamedTuple):
-    """What is shown of one partition, as of the commit that has changed it last."""
-
-    follows_from: tuple[str, str, PartitionState, list[Extent]]
-    folder: RemoteEntry
-    files: dict[str, bytes | _Segment | _SealedIndex]
-    entries: dict[str, RemoteEntry]
-
-
-def _shown(state: BucketState, parts: dict[ExtentKey, _Part]) -> _Shown:
-    """Show a state; ``parts`` has what was shown before, and is brought up to date."""
-    committed = _commit_state(state)
-    content = state_bytes(committed)
-    files: dict[str, bytes | _Segment | _SealedIndex] = {_STATE_KEY: content}
-    entries = {_STATE_KEY: RemoteEntry(STATE_FILE, False, len(content), state.number)}
-    folders: dict[str, list[RemoteEntry]] = {_ROOT: []}
-    ends: dict[str, int] = {}
-    for topic_id, topic in state.topics.items():
-        for number, partition in topic.partitions.items():
-            key = topic_id, number
-            extents = state.extents.get(key, [])
-            part = parts.get(key)
-            if part is None or part.follows_from != (
-                state.log_id,
-                topic.name,
-                partition,
-                extents,
-            ):
-                part = parts[key] = _part_of(state, topic.name, key, partition)
-            folder = f"{_ROOT}/{part.folder.name}"
-            folders[_ROOT].append(part.folder)
-            folders[folder] = list(part.entries.values())
-            ends[folder] = partition.log_end
-            files.update(part.files)
-            entries.update(part.entries)
-    if len(parts) > len(ends):
-        for key in [(i, n) for i, n in parts if i not in state.topics]:
-            del parts[key]
-    folders[_ROOT].append(entries[_STATE_KEY])
-    return _Shown(state.number, folders, entries, files, ends, committed)
-
-
-def _part_of(state: BucketState, topic: str, key: ExtentKey, partition: PartitionState) -> _Part:
-    topic_id, number = key
-    name = partition_directory_name(topic, number)
-    folder = f"{_ROOT}/{name}"
-    files: dict[str, bytes | _Segment | _SealedIndex] = {}
-    files[f"{folder}/{_METADATA}"] = f"version: 0\ntopic_id: {topic_id}".encode()
-    extents = list(state.extents.get(key, []))
-    if not extents:  # a log is never without a segment: it tells where it ends
-        for suffix in (LOG, ".index", ".timeindex"):
-            files[f"{folder}/{file_name(partition.log_end, suffix)}"] = b""
-    for segment in _segments(extents, f"{topic_id} {number}", state.log_id):
-        base = segment.extents[0].base_offset
-        files[f"{folder}/{file_name(base, LOG)}"] = segment
-        for suffix, content in _indexes(segment, state.log_id):
-            files[f"{folder}/{file_name(base, suffix)}"] = content
-    entries = {}
-    for path, shown in files.items():
-        size = len(shown) if isinstance(shown, bytes) else shown.size
-        file = path.rpartition("/")[2]
-        entries[path] = RemoteEntry(file, False, size, _version(shown, state))
-    follows_from = state.log_id, topic, partition, extents
-    return _Part(follows_from, RemoteEntry(name, True, 0, -1), files, entries)
-
-
-def _version(shown: bytes | _Segment | _SealedIndex, state: BucketState) -> int:
-    """Return what changes when a file does: with a commit to its partition, if it is not sealed."""
-    if isinstance(shown, _SealedIndex):
-        return shown.number
-    if isinstance(shown, _Segment) and shown.extents[0].sealed is not None:
-        return shown.number
-    return _number(state.log_id, str(state.number))
-
-
-def _commit_state(state: BucketState) -> CommitState:
-    return CommitState(
-        sequence=state.number,
-        set_id=state.log_id,
-        member_id=_MEMBER,
-        member_ids=(_MEMBER,),
-        topics=dict(state.topics),
-        writers=dict(state.writers),
-        commit_id=state.commit_id,
-    )
-
-
-def _segments(extents: list[Extent], partition: str, log_id: str) -> Iterator[_Segment]:
-    first = 0
-    size = 0
-    for slot, extent in enumerate([*extents, None]):
-        is_sealed = extent is not None and extent.sealed is not None
-        ends = extent is None or (
-            slot > first
-            and (
-                is_sealed
-                or extents[first].sealed is not None
-                or size + extent.size > _SEGMENT_BYTES
-                or extent.end_offset - extents[first].base_offset > _SEGMENT_OFFSETS
-            )
-        )
-        if ends and slot > first:
-            some = extents[first:slot]
-            number = segment_number(some[0], partition)
-            yield _Segment(some, list(accumulate(each.size for each in some)), number, log_id)
-            first, size = slot, 0
-        if extent is not None:
-            size += extent.size
-
-
-def segment_number(first: Extent, partition: str = "") -> int:
-    """Return what tells a segment from every other one; ``partition``: its topic id and number.
-
-    A segment that is sealed is not the one whose extents it has taken the place of.
-    """
-    if first.sealed is not None:
-        return _number(first.object)
-    return _number(partition, str(first.base_offset))
-
-
-def _without_entries(extent: Extent) -> Extent:
-    if extent.sealed is None:
-        return extent
-    return extent._replace(sealed=extent.sealed._replace(offset_entries=b"", time_entries=b""))
-
-
-def _sealed_indexes(extent: Extent, log_id: str) -> Iterator[tuple[str, bytes | _SealedIndex]]:
-    sealed = extent.sealed
-    assert sealed is not None  # noqa: S101 - who calls it has looked
-    for suffix, size, entries in (
-        (OFFSET_INDEX, sealed.offset_bytes, sealed.offset_entries),
-        (TIME_INDEX, sealed.time_bytes, sealed.time_entries),
-        (TXN_INDEX, sealed.txn_bytes, b""),
-    ):
-        path = object_path(log_id, extent.object, suffix)
-        if size:
-            yield suffix, _SealedIndex(path, size, _number(path), entries)
-        elif suffix != TXN_INDEX:
-            yield suffix, b""
-
-
-def _indexes(segment: _Segment, log_id: str) -> Iterator[tuple[str, bytes | _SealedIndex]]:
-    """Yield the sparse indexes of a segment: an entry for each extent but the first."""
-    if segment.extents[0].sealed is not None:
-        yield from _sealed_indexes(segment.extents[0], log_id)
-        return
-    base = segment.extents[0].base_offset
-    offsets = [
-        (each.base_offset - base, end - each.size)
-        for each, end in zip(segment.extents, segment.ends, strict=True)
-    ]
-    yield ".index", np.array(offsets[1:], ">i4").tobytes()
-    times: list[tuple[int, int]] = []
-    for extent in segment.extents:
-        if extent.max_timestamp > (times[-1][0] if times else -1):
-            times.append((extent.max_timestamp, extent.end_offset - 1 - base))
-    yield ".timeindex", np.array(times, [("time", ">i8"), ("offset", ">i4")]).tobytes()
-
-
-def _number(*parts: str) -> int:
-    digest = hashlib.blake2b(" ".join(parts).encode(), digest_size=7).digest()
-    return int.from_bytes(digest, "big")

@@ -217,7 +217,7 @@ class Tier:
         with self._using:
             seen = self._seen.get((key, topic_id))
             if seen is None or seen.local_start != local_start or self._is_due(seen.at):
-                self._look_at_records(at_once=seen is not None and seen.local_start != local_start)
+                self._refresh_records(at_once=seen is not None and seen.local_start != local_start)
                 view, basis = self._look(key, topic_id, lineage(), seen)
                 seen = _Seen(view, system.monotonic(), local_start, basis)
                 self._seen[key, topic_id] = seen
@@ -238,7 +238,7 @@ class Tier:
             return seen.view, told
         return _view(topic_id, pieces), told
 
-    def _look_at_records(self, *, at_once: bool = False) -> None:
+    def _refresh_records(self, *, at_once: bool = False) -> None:
         if self.log_dirs and (at_once or self._is_due(self._metadata_at)):
             self._metadata.look()
             self._metadata_at = system.monotonic()
@@ -253,7 +253,7 @@ class Tier:
             CorruptRecordError: ``__remote_log_metadata`` cannot be read.
         """
         records = None
-        self._look_at_records()
+        self._refresh_records()
         if self.log_dirs:
             found = topic_id or self._metadata.replay.id_of(key.topic)
             if found is not None:

@@ -46,7 +46,7 @@ from kafkalog.model import TopicPartition
 from kafkalog.streaming import api
 from kafkalog.streaming.admin import retention, topics
 from kafkalog.streaming.commit.bucket_commit import commit_batch
-from kafkalog.streaming.objects import bucket_store
+from kafkalog.streaming.objects import bucket_files, bucket_store
 from kafkalog.streaming.objects.bucket_log import BucketLog, Proposal
 from kafkalog.streaming.objects.bucket_store import BucketRoot, BucketStore, number_batches
 from kafkalog.streaming.objects.cleaning import clean_commits
@@ -688,9 +688,9 @@ def test_a_commit_shows_its_own_partitions_anew_and_no_other(
     place = RemoteRoot.parse("s3a://bucket/shown").with_options({"poll_interval_ms": -1})
     store = BucketRoot.of(place).open_store()
     before = {key: (store.root / f"t-{key}").entries() for key in range(2)}
-    shown, part_of = [], bucket_store._part_of
+    shown, files_of = [], bucket_files._partition_files
     monkeypatch.setattr(
-        bucket_store, "_part_of", lambda *given: shown.append(given[2]) or part_of(*given)
+        bucket_files, "_partition_files", lambda *given: shown.append(given[2]) or files_of(*given)
     )
     log = BucketLog.create(objects)
     log.follow()
