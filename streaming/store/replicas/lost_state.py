@@ -41,7 +41,7 @@ from kafkalog.checkpoints.intent import INTENT_FILE, load_intent
 from kafkalog.checkpoints.sealed_file import read_head
 from kafkalog.checkpoints.state_file import state_bytes
 from kafkalog.errors import CheckpointError, KafkaLogError, LogDirectoryError
-from kafkalog.files.atomic import write_atomically
+from kafkalog.files.atomic import prepare, publish
 from kafkalog.files.system import remembered, system
 from kafkalog.files.timeouts import at
 from kafkalog.files.watch import Watch
@@ -157,27 +157,38 @@ def is_in_sync_beside_others(node: int, state: CommitState) -> bool:
     return any(node in each.isr and len(each.isr) > 1 for each in replicas)
 
 
-def rebuild(node: int, lost: LostNode, state: CommitState) -> None:
+def rebuild(node: int, lost: LostNode, voters: Voters) -> None:
     """Put aside what a node has in place of its state, and give it one as if it had been away.
 
-    ``state`` is the newest one in place. REQUIRES: a majority without the node is locked, and so is
-    the node; and ``state`` does not send readers to it where they find other replicas in sync.
+    REQUIRES: a majority without the node is locked, and so is the node; and the newest state does
+    not send readers to it where they find other replicas in sync.
+
+    The node is looked at again once its new state lies beside the place: its mount may have gone
+    since the first look. If it goes after this one, there is nothing below it to be renamed.
 
     Raises:
+        LogDirectoryError: it is not the node any more.
         OSError, KafkaLogError: the node cannot be written.
     """
+    state = voters.newest
     before = max(state.sequence - 1, 0)
     former = state.previous or system.random_id().hex
     stamp = state.commit_id if before == state.sequence else former
     old = replace(state, sequence=before, commit_id=stamp, controller="")
+    for member, folder in lost.items():
+        prepare(folder / STATE_FILE, state_bytes(old.of_member(member)))
+    if node not in find_lost(voters):
+        raise LogDirectoryError(
+            f"{', '.join(map(str, lost.values()))} is not what it was a moment ago: is it mounted?"
+        )
     for folder in lost.values():
         _put_orphans_aside(folder, state)
         put_checkpoints_aside(folder)
         distrust([folder], *read_offset_checkpoint(folder, RECOVERY_POINT))
-    for member, folder in lost.items():
+    for folder in lost.values():
         for name in (INTENT_FILE, PREPARED_FILE, STATE_FILE):
             _put_aside(folder / name)
-        write_atomically(folder / STATE_FILE, state_bytes(old.of_member(member)))
+        publish(folder / STATE_FILE)
     text = "node %d is rebuilt from the others, what it had is kept in files named *%s: %s"
     _LOGGER.warning(text, node, _ASIDE, lost.why)
 

@@ -326,7 +326,7 @@ class QuorumSession(Closing):
                 with at(folders[0]):
                     if node not in self._locks:
                         self._lock(node, folders, 0)
-                    rebuild(node, members, voters.newest)
+                    rebuild(node, members, voters)
             except (KafkaLogError, OSError) as error:
                 self._away[node] = fault_of(error)
                 _LOGGER.warning("node %d cannot be rebuilt: %s", node, error)

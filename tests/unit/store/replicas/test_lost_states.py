@@ -7,7 +7,7 @@ import logging
 import os
 import shutil
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
@@ -49,6 +49,7 @@ from kafkalog.files.paths import split_paths
 from kafkalog.jobs.cli.app import app
 from kafkalog.streaming.admin.nodes.voters import replace_node
 from kafkalog.streaming.admin.recovery import recover
+from kafkalog.streaming.store.replicas import open_nodes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -391,6 +392,33 @@ def test_a_directory_that_may_be_another_is_not_touched(
     assert problem.startswith("node 1 is not there")
     assert files_of(nodes[1]) == before
     assert all(1 not in each.isr for each in _replicas(nodes))
+
+
+@pytest.mark.parametrize("what", ["damaged", "removed", "intent damaged"])
+def test_a_node_whose_mount_goes_before_it_is_rebuilt_is_not_there(
+    what: str, nodes: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Below the mount it would vote, with nothing of what it has acknowledged."""
+    LOST[what](nodes[1])
+    node, hidden = nodes[1], nodes[1].with_suffix(".hidden")
+    original = open_nodes.rebuild
+
+    def unmounted(*given: Any) -> None:
+        node.rename(hidden)
+        node.mkdir()
+        original(*given)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(open_nodes, "rebuild", unmounted)
+        append(nodes, 3, ["more"])
+    assert not (node / STATE_FILE).exists()
+    append(nodes, 4, ["more 4"])
+    assert not (node / STATE_FILE).exists()
+    shutil.rmtree(node)
+    hidden.rename(node)
+    append(nodes, 5, ["more 5"])
+    append(nodes, 6, ["more 6"])
+    check_whole(nodes, [*ROWS, "more", "more 4", "more 5", "more 6"])
 
 
 def _replicas(nodes: list[Path]) -> list[kafkalog.checkpoints.commit_state.ReplicaState]:  # type: ignore[name-defined]
