@@ -263,6 +263,8 @@ class MovedFolder(NamedTuple):
     key: TopicPartition
     folder: Path
     copy: Path
+    check: Callable[[], None]
+    """Raises where the copy is not the one that was made: its directory was away meanwhile."""
 
 
 def put_in_place(log_set: LogSet, moved: Sequence[MovedFolder]) -> None:
@@ -276,6 +278,7 @@ def put_in_place(log_set: LogSet, moved: Sequence[MovedFolder]) -> None:
     publish_guarded(log_set, log_set.state.following(), _MOVE_WRITER)
     for each in moved:
         log_set.check_current()
+        each.check()
         for name in (LOG_START_OFFSET, CLEANER_OFFSET):
             known = read_offset_checkpoint(each.folder.parent, name)
             if each.key in known:

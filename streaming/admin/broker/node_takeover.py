@@ -52,7 +52,7 @@ from kafkalog.streaming.store.log_set import LogSet
 from kafkalog.streaming.store.nodes import Node, handover_is_over, is_being_handed_over
 from kafkalog.streaming.store.partition_folders import without_deleted
 from kafkalog.streaming.store.replicas.copying import CopyBudget
-from kafkalog.streaming.store.replicas.in_sync import ALL_BYTES, catch_up
+from kafkalog.streaming.store.replicas.in_sync import ALL_BYTES, catch_up, check_in_place
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -359,15 +359,22 @@ def _take(log_set: LogSet, found: _Found, state: CommitState) -> None:
     log_set.check_current()
     nodes = log_set.node.nodes()
     folders = partitions_by_node(nodes)
+    checks: list[Callable[[], None]] = []
     for key, (node, each) in found.truth.items():
         for other in state.topics[each.key].replicas[key.partition].replicas:
             if other != node:
                 log_set.verify_locks()
                 target = folders[other].get(key)
                 path = target.path if target else _new_place(key, nodes[other])
-                catch_up(each.where.path, path, key, each.end, CopyBudget(ALL_BYTES), trusts=False)
+                room = CopyBudget(ALL_BYTES)
+                seen = catch_up(each.where.path, path, key, each.end, room, trusts=False)
+                assert seen is not None  # noqa: S101 - there is room for all
+                checks.append(partial(check_in_place, seen, path.parent, key))
                 sync_folder(path)
         sync_folder(each.where.path)
+    log_set.verify_locks()
+    for check in checks:
+        check()
     _tell(log_set, state)
     log_set.publish(state.following())
 

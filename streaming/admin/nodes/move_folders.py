@@ -8,6 +8,7 @@ the other one is removed. Whatever is killed amid this, the next call continues 
 from __future__ import annotations
 
 import os
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kafkalog.checkpoints.broker import read_topic_id
@@ -22,7 +23,7 @@ from kafkalog.streaming.store.log_dirs import partitions_by_node
 from kafkalog.streaming.store.policy import WAIT_MS, SetPolicy
 from kafkalog.streaming.store.recovery.unsynced_tail import refuse_lost_tail
 from kafkalog.streaming.store.replicas.copying import CopyBudget
-from kafkalog.streaming.store.replicas.in_sync import COPIED_BYTES, catch_up
+from kafkalog.streaming.store.replicas.in_sync import COPIED_BYTES, catch_up, check_in_place
 from kafkalog.streaming.store.session import check_written, existing, opened_set
 
 if TYPE_CHECKING:
@@ -219,12 +220,13 @@ def _copied(
         assert end is not None  # noqa: S101 - it was looked for
         copy = _copy_of(place, where)
         try:
-            is_whole = catch_up(where.path, copy, where.topic_partition, end, room)
+            seen = catch_up(where.path, copy, where.topic_partition, end, room)
         except CorruptRecordError as error:
             raise _unmoved(log_set, where, error) from error
-        if not is_whole:
+        if seen is None:
             break
-        moved.append(MovedFolder(where.topic_partition, where.path, copy))
+        check = partial(check_in_place, seen, place, where.topic_partition)
+        moved.append(MovedFolder(where.topic_partition, where.path, copy, check))
     return moved
 
 

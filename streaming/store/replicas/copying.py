@@ -119,7 +119,7 @@ def was_away(path: Path) -> LogDirectoryError:
     """Say that a file of a partition's folder is not the one that it was."""
     return LogDirectoryError(
         f"{path} is another file than a moment ago, or gone. Was {path.parent.parent} away, or did "
-        "somebody replace it? The next write compares it again"
+        "somebody replace it? It is compared again by the next write, or if this is run again"
     )
 
 

@@ -52,7 +52,15 @@ if TYPE_CHECKING:
     from kafkalog.streaming.store.replicas.quorum import Quorum
 
 
-__all__ = ["ALL_BYTES", "COPIED_BYTES", "Lagging", "bring_in_sync", "catch_up", "lagging_replicas"]
+__all__ = [
+    "ALL_BYTES",
+    "COPIED_BYTES",
+    "Lagging",
+    "bring_in_sync",
+    "catch_up",
+    "check_in_place",
+    "lagging_replicas",
+]
 
 
 # ----------------------------------------------------------------------------------------------
@@ -113,6 +121,25 @@ def catch_up(
     copying.check_place(bases, topic_id)
     write_ends([WrittenEnd(target.parent, key, log_end)], durable=True)  # and the folder's name
     return copying.seen
+
+
+def check_in_place(seen: SeenFiles, log_dir: Path, key: TopicPartition) -> None:
+    """See that what :func:`catch_up` has seen to lies beside the lock that is held.
+
+    The log directory may have been away while a log was copied into it, and be back since. Then
+    another log lies there, of which nothing was compared.
+
+    REQUIRES: the locks were verified after that.
+
+    Raises:
+        LogDirectoryError: it does not; all that lies there is compared the next time.
+        OSError, CheckpointError: the directory cannot be read or written.
+    """
+    try:
+        seen.check()
+    except LogDirectoryError:
+        distrust([log_dir], key)
+        raise
 
 
 def _drop_others(target: Path, bases: Sequence[int]) -> Sequence[int]:
@@ -292,9 +319,6 @@ def _tell_behind(lagging: Lagging, error: KafkaLogError) -> None:
 def _is_in_place(brought: _Brought, nodes: Quorum) -> bool:
     """See that a replica that was brought up to date lies beside the lock that is held.
 
-    Its directory may have been away while it was copied, and be back since. Then another log lies
-    there, of which nothing was compared.
-
     REQUIRES: the locks were verified after the replica was brought up to date.
     """
     lagging, log_dir, seen = brought
@@ -302,11 +326,7 @@ def _is_in_place(brought: _Brought, nodes: Quorum) -> bool:
         return False
     try:
         with nodes.at(lagging.node):
-            try:
-                seen.check()
-            except LogDirectoryError:
-                distrust([log_dir], lagging.key)
-                raise
+            check_in_place(seen, log_dir, lagging.key)
             return True
     except OSError as error:
         nodes.fail(lagging.node, error)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
@@ -49,6 +49,7 @@ from kafkalog.checkpoints.broker import (
 )
 from kafkalog.errors import LogDirectoryError, OptionError
 from kafkalog.model import TopicPartition
+from kafkalog.streaming.admin.broker import node_takeover
 from kafkalog.streaming.admin.broker.handover import hand_over, take_over
 from kafkalog.streaming.admin.nodes.elect import elect_preferred
 from kafkalog.streaming.admin.recovery import recover
@@ -389,6 +390,33 @@ def test_a_torn_tail_is_cut_and_a_folder_that_is_gone_is_copied(
     path = max((handed_over[1] / "t-0").glob("*.log"))
     path.write_bytes(path.read_bytes() + batch_bytes(99, [Row(b"torn")])[:40])
     shutil.rmtree(handed_over[2] / "t-1")
+    assert take(handed_over, metadata).problems == []
+    check_taken(handed_over, "acknowledged")
+
+
+def test_nothing_is_taken_over_that_was_copied_below_a_mount_that_failed(
+    handed_over: list[Path], metadata: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The mount is back when the next replica is looked at, with the log that it had."""
+    append_as_broker(handed_over[0] / "t-0", 2, ["acknowledged"])
+    node, hidden = handed_over[2], handed_over[2].with_suffix(".hidden")
+    original = node_takeover.catch_up
+
+    def without_mount(source: Path, target: Path, *given: Any, **named: Any) -> Any:
+        if target != node / "t-0":
+            return original(source, target, *given, **named)
+        node.rename(hidden)
+        node.mkdir()
+        done = original(source, target, *given, **named)
+        shutil.rmtree(node)
+        hidden.rename(node)
+        return done
+
+    with monkeypatch.context() as patched:
+        patched.setattr(node_takeover, "catch_up", without_mount)
+        with pytest.raises(LogDirectoryError, match="or if this is run again"):
+            take(handed_over, metadata)
+    assert newest_state(handed_over).handed_to
     assert take(handed_over, metadata).problems == []
     check_taken(handed_over, "acknowledged")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -125,6 +126,40 @@ def test_the_next_call_continues_with_the_copy(
     move_folders([path], "t", str(dirs[1]))
     assert (dirs[1] / "t-0" / first.name).stat().st_ino == inode
     assert read(path) == sorted([*ROWS, "b"])
+
+
+def test_a_copy_below_a_mount_that_failed_is_not_put_in_place(
+    dirs: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The mount is back when the locks are looked at, with the part of a copy that it had."""
+    path, hidden = path_of(dirs), dirs[1].with_name("hidden")
+
+    def cut_off(_: float) -> None:
+        raise RuntimeError
+
+    monkeypatch.setattr(module, "pause", cut_off)
+    with pytest.raises(RuntimeError):
+        move_folders([path], "t", str(dirs[1]), rate=350)
+    original = module.catch_up
+
+    def without_mount(*given: Any, **named: Any) -> Any:
+        dirs[1].rename(hidden)
+        dirs[1].mkdir()
+        done = original(*given, **named)
+        shutil.rmtree(dirs[1])
+        hidden.rename(dirs[1])
+        return done
+
+    monkeypatch.setattr(module, "catch_up", without_mount)
+    with pytest.raises(LogDirectoryError, match="another file than a moment ago, or gone"):
+        move_folders([path], "t", str(dirs[1]))
+    assert read(path) == sorted(ROWS)
+    monkeypatch.undo()
+    move_folders([path], "t", str(dirs[1]))
+    assert names(dirs[1]) == ["t-0", "t-1"]
+    write(path, 5, ["b"])
+    assert read(path) == sorted([*ROWS, "b"])
+    assert recover([path]).problems == []
 
 
 def test_a_topic_that_is_deleted_takes_its_copy_with_it(
