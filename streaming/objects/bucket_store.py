@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from kafkalog.checkpoints.bucket_state import object_path
 from kafkalog.errors import CorruptRecordError, DataLossError, LogDirectoryError, OptionError
 from kafkalog.files.objects import open_objects
-from kafkalog.files.remote_path import RemotePath, RemoteStatus
+from kafkalog.files.remote_path import RemoteEntry, RemotePath, RemoteStatus
 from kafkalog.files.storage import STORE, RemoteRoot, is_object_uri
 from kafkalog.files.system import remembered, system
 from kafkalog.streaming.objects.bucket_files import (
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from kafkalog.checkpoints.bucket_state import BucketState, Extent, ExtentKey
     from kafkalog.checkpoints.commit_state import CommitState
     from kafkalog.files.objects import Objects
-    from kafkalog.files.remote_path import OpenObject, RemoteEntry
+    from kafkalog.files.remote_path import OpenObject
     from kafkalog.files.storage import StorageOptions
     from kafkalog.streaming.objects.bucket_files import PartitionFiles
 
@@ -269,7 +269,10 @@ class BucketStore:
         return self._place.options.poll_interval_ms / 1000
 
     def listed(self, key: str) -> RemoteEntry | None:
-        """Return what the last look says of a file, however old it is."""
+        """Return what is known of a file here: by the last look, or by what a task was told."""
+        found = self._known(key)
+        if isinstance(found, _Carried):
+            return RemoteEntry(key.rpartition("/")[2], False, found.size, found.number)
         return self._shown.entries.get(key)
 
     def forget_listing(self) -> None:
@@ -515,11 +518,15 @@ class BucketStore:
         """
         if (metadata := self._carried_metadata.get(key)) is not None:
             return metadata
-        carried = self._carried.get(key)
-        if carried is None:
+        if key not in self._carried:
             self._look_if_due()
-            return self._shown.files.get(key)
-        found = self._shown.files.get(key)
+        return self._known(key)
+
+    def _known(self, key: str) -> bytes | _Carried | Segment | SealedIndex | None:
+        """Return a file as it was carried here, or shown by the last look, if that has more."""
+        carried, found = self._carried.get(key), self._shown.files.get(key)
+        if carried is None:
+            return found
         if not isinstance(found, Segment) or found.number != carried.number:
             return carried
         return found if found.size >= carried.size else carried

@@ -90,8 +90,10 @@ class Tail:
         self._query: StreamingQuery | None = None
 
     def run(self) -> None:
-        """Start it, or again if it has failed."""
-        if self._query is None or not self._query.isActive:
+        """Start it, if it does not run yet; nothing that happens to others ends it."""
+        if self._query is not None:
+            assert self._query.isActive, self._query.exception()
+        else:
             reader = self._spark.readStream.format("kafkalog").schema(
                 "topic STRING, partition INT, offset BIGINT, value STRING"
             )

@@ -37,10 +37,11 @@ from kafkalog.errors import (
     OptionError,
     UnknownTopicOrPartitionError,
 )
+from kafkalog.files import open_file
 from kafkalog.files.objects import FolderObjects
 from kafkalog.files.remote_path import RemoteEntry
 from kafkalog.files.storage import RemoteRoot
-from kafkalog.files.system import system
+from kafkalog.files.system import remembered, system
 from kafkalog.jobs.cli.app import app
 from kafkalog.model import TopicPartition
 from kafkalog.streaming import api
@@ -53,7 +54,9 @@ from kafkalog.streaming.objects.cleaning import clean_commits
 from kafkalog.streaming.options.read_options import ReadOptions
 from kafkalog.streaming.sink.task_writer import TaskWriter
 from kafkalog.streaming.sink.write_options import WriteOptions, WritePlan
+from kafkalog.streaming.source.reading import read_split
 from kafkalog.streaming.source.schema import ReadRows
+from kafkalog.streaming.source.stream_control import StreamControl
 from kafkalog.streaming.store.identity import BatchIdentity
 
 if TYPE_CHECKING:
@@ -331,6 +334,30 @@ def test_a_fresh_batch_of_many_tasks_is_read_by_a_request_a_task(
     rows = sum(len(each) for each in kafkalog.read(f"s3a://bucket{tmp_path}", "t"))
     assert rows == tasks * partitions * records
     assert len(asked) <= tasks + tasks * partitions * size / (8 << 20)
+
+
+def test_a_worker_reads_what_a_partition_has_by_its_next_task(appended: str) -> None:
+    given = {"path": appended, "subscribe": "t", "startingOffsets": "earliest"}
+    options = ReadOptions.parse({**given, "storage.pollInterval": "1h"})
+    kafkalog.append(appended, "t", pa.table({"value": ["0"]}))
+    query = StreamControl(options)
+    ends, planned = [query.initial()], []
+    for number, since in ((0, 0), (1, 0), (2, 2)):
+        if number:
+            kafkalog.append(appended, "t", pa.table({"value": [f"{number}"]}))
+        BucketRoot.of(options.paths[0]).open_store().forget_listing()  # type: ignore[arg-type]
+        ends.append(query.next_end(ends[-1], take_all=True))
+        planned.append(pickle.dumps((query.plan(ends[since], ends[-1]), options)))
+    remembered(bucket_store._OpenStores).by_root.clear()  # a worker, which knows no other one's
+    remembered(open_file._KnownFiles).clear()
+    rows, found = ReadRows.of(options, (), ()).of_records, []
+    for each in planned:
+        splits, task = pickle.loads(each)
+        batches = [batch for split in splits for batch in read_split(split, task, rows)]
+        found.append(pa.Table.from_batches(batches)["value"].to_pylist())
+    assert found == [[b"0"], [b"0", b"1"], [b"2"]]
+    (store,) = remembered(bucket_store._OpenStores).by_root.values()
+    assert store._log is None  # no task had to open the log to find what it was told
 
 
 def begin_again(tmp_path: Path) -> None:
