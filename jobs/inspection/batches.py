@@ -44,11 +44,11 @@ from kafkalog.streaming.log.files import (
     parse_base_offset,
 )
 from kafkalog.streaming.log.indexes import OffsetIndex, TimeIndex, TxnIndex
-from kafkalog.streaming.log.log_end import ends_in_zeros
 from kafkalog.streaming.log.partition_log import PartitionLog
 from kafkalog.streaming.log.producer_state import read_snapshot
 from kafkalog.streaming.log.read.verification import SegmentCheck, check_segment
 from kafkalog.streaming.log.segment import LogSegment
+from kafkalog.streaming.log.valid_batches import ends_in_zeros
 from kafkalog.streaming.options.topic_settings import LogConfig
 from kafkalog.streaming.records.batch_rows import BatchDescriber
 from kafkalog.streaming.store.ends.recorded import BrokerMarks

@@ -12,8 +12,8 @@ import numpy as np
 from kafkalog.errors import CorruptRecordError, OptionError
 from kafkalog.model import MAX_OFFSET, TopicPartition
 from kafkalog.streaming.log.files import LOG, file_name, parse_partition_directory
-from kafkalog.streaming.log.log_end import ValidEnd, ends_in_zeros, valid_chunks
 from kafkalog.streaming.log.segments import LogSegments
+from kafkalog.streaming.log.valid_batches import ValidEnd, ends_in_zeros, valid_chunks
 from kafkalog.streaming.records.columns import Columns, RecordDecoder
 from kafkalog.streaming.store.recovery.intent_verification import find_valid_batch, reach_of
 

@@ -42,7 +42,7 @@ from kafkalog.streaming.commit.states import make_shortened_durable
 from kafkalog.streaming.log.retention import LogBounds, Retention, expired
 from kafkalog.streaming.log.swap import Removed, remove_retired
 from kafkalog.streaming.objects.bucket_store import bucket_of
-from kafkalog.streaming.objects.cleaning import clean_commits, sweep_data
+from kafkalog.streaming.objects.sweeping import clean_commits, sweep_data
 from kafkalog.streaming.options.topic_settings import REMOTE_STORAGE, LogConfig, is_remote
 from kafkalog.streaming.store.broker_files import LogStarts, end_move, move_log_starts
 from kafkalog.streaming.store.ends.recorded import BrokerMarks

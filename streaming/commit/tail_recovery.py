@@ -24,10 +24,10 @@ from kafkalog.errors import CommitError, CorruptRecordError, LogDirectoryError
 from kafkalog.files.timeouts import at
 from kafkalog.streaming.log.append.appender import PartitionAppender
 from kafkalog.streaming.log.append.recovery import recover_segment
-from kafkalog.streaming.log.log_end import ends_in_zeros, find_valid_end
 from kafkalog.streaming.log.partition_log import PartitionLog
 from kafkalog.streaming.log.segment import LogSegment
 from kafkalog.streaming.log.segments import list_base_offsets
+from kafkalog.streaming.log.valid_batches import ends_in_zeros, find_valid_end
 from kafkalog.streaming.records.batch_layout import HEADER_SIZE
 from kafkalog.streaming.store.ends.rule import SeenEnd, end_of, marks_above
 from kafkalog.streaming.store.file_systems import is_shared
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kafkalog.model import TopicPartition
-    from kafkalog.streaming.log.log_end import ValidEnd
+    from kafkalog.streaming.log.valid_batches import ValidEnd
     from kafkalog.streaming.options.topic_settings import LogConfig
     from kafkalog.streaming.store.ends.recorded import BrokerMarks
     from kafkalog.streaming.store.ends.rule import RecordedOffsets

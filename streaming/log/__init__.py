@@ -4,7 +4,7 @@
     from file names to the folders of partitions.
 ``indexes``
     the index files: by offset, by time, of aborted transactions.
-``log_end``, ``history``, ``retention``
+``valid_batches``, ``history``, ``retention``
     where valid batches end; whether a position is of this log; which segments have expired.
 ``append``, ``read``, ``compaction``
     appending and recovery, which cuts a segment; reading forward; the cleaner.

@@ -17,7 +17,6 @@ from kafkalog.files.closing import Closing
 from kafkalog.files.remote_path import RemotePath
 from kafkalog.model import MAX_OFFSET
 from kafkalog.streaming.log.log_dir import check_stamp
-from kafkalog.streaming.log.log_end import ends_in_zeros, find_valid_end, is_followed, pass_damage
 from kafkalog.streaming.log.read.salvage import Salvage
 from kafkalog.streaming.log.read.slice_reader import read_slice
 from kafkalog.streaming.log.read.slices import (
@@ -30,6 +29,12 @@ from kafkalog.streaming.log.read.timestamps import find_by_timestamp, find_max_t
 from kafkalog.streaming.log.read.transactions import StableOffset
 from kafkalog.streaming.log.segment import Chunk, LogSegment
 from kafkalog.streaming.log.segments import LogSegments, SegmentListing, retrying
+from kafkalog.streaming.log.valid_batches import (
+    ends_in_zeros,
+    find_valid_end,
+    is_followed,
+    pass_damage,
+)
 from kafkalog.streaming.records.batch import scan_batches
 from kafkalog.streaming.records.compression import DEFAULT_LIMIT
 

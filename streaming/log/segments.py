@@ -33,8 +33,8 @@ from kafkalog.streaming.log.files import (
     TXN_INDEX,
     parse_base_offset,
 )
-from kafkalog.streaming.log.log_end import find_valid_end
 from kafkalog.streaming.log.segment import LogSegment
+from kafkalog.streaming.log.valid_batches import find_valid_end
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

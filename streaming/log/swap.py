@@ -34,10 +34,10 @@ from kafkalog.streaming.log.files import (
     parse_base_offset,
 )
 from kafkalog.streaming.log.indexes import TXN_ENTRY, AbortedTransaction, TxnIndex
-from kafkalog.streaming.log.log_end import ValidBatches
 from kafkalog.streaming.log.producer_state import list_snapshots
 from kafkalog.streaming.log.segment import LogSegment
 from kafkalog.streaming.log.segments import CLEANED_KINDS, list_base_offsets, next_offset
+from kafkalog.streaming.log.valid_batches import ValidBatches
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence

@@ -2,7 +2,7 @@
 
 ``bucket_log``
     open a log, follow its commits, commit; credit, floors, checkpoints.
-``cleaning``
+``sweeping``
     raise the floor below old commits, and delete them.
 ``merging``
     put what many commits have left in pieces into segments, and into objects that partitions share.

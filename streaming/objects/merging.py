@@ -49,7 +49,7 @@ from kafkalog.streaming.log.files import LOG, OFFSET_INDEX, TIME_INDEX, TXN_INDE
 from kafkalog.streaming.log.indexes import OFFSET_ENTRY, TIME_ENTRY, known_entries
 from kafkalog.streaming.objects.bucket_log import Proposal
 from kafkalog.streaming.objects.bucket_store import number_batches
-from kafkalog.streaming.objects.cleaning import first_inline, first_young
+from kafkalog.streaming.objects.sweeping import first_inline, first_young
 from kafkalog.streaming.options.topic_settings import LogConfig
 from kafkalog.streaming.records.batch import scan_batches
 from kafkalog.streaming.records.batch_layout import HEADER_SIZE

@@ -24,7 +24,6 @@ from kafkalog.files.parallel import for_each
 from kafkalog.files.system import system
 from kafkalog.files.timeouts import at
 from kafkalog.model import TopicPartition, partition_directory_name
-from kafkalog.streaming.log.log_end import log_start_text
 from kafkalog.streaming.store.identity import APP_PREFIX, BatchIdentity, staging_hash
 from kafkalog.streaming.store.log_set import publish_guarded
 
@@ -47,6 +46,7 @@ __all__ = [
     "drop_stale_entries_on_nodes",
     "end_move",
     "forget_log_start",
+    "log_start_text",
     "move_log_starts",
     "raise_log_start",
     "repeat_log_starts",
@@ -121,6 +121,16 @@ def _drop(folder: Path, is_stale: Callable[[Path, TopicPartition], bool]) -> Non
 def _lacks(folder: Path, key: TopicPartition) -> bool:
     """Return whether nothing has a partition's name; a link to an unmounted folder is there."""
     return not os.path.lexists(folder / partition_directory_name(*key))
+
+
+def log_start_text(where: PartitionDirectory, start: int, end: int) -> str:
+    """Say what is wrong with a start above the log's end, and what to do."""
+    return (
+        f"{where.log_dir / LOG_START_OFFSET}: {where.topic_partition} starts at offset {start} "
+        f"there, but its log ends at offset {end}: its records would be hidden, and a broker that "
+        "starts would delete them. If the line is about an earlier topic of that name, run "
+        "`kafkalog recover --reset-log-start`; if the log has lost its end, restore it"
+    )
 
 
 def check_log_start(where: PartitionDirectory, start: int, end: int) -> None:

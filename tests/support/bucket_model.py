@@ -35,8 +35,8 @@ from kafkalog.streaming.commit import bucket_commit
 from kafkalog.streaming.commit.bucket_commit import forget_silent_writers
 from kafkalog.streaming.objects import bucket_log, merging
 from kafkalog.streaming.objects.bucket_log import BucketLog, Proposal
-from kafkalog.streaming.objects.cleaning import clean_commits, sweep_data
 from kafkalog.streaming.objects.merging import merge
+from kafkalog.streaming.objects.sweeping import clean_commits, sweep_data
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

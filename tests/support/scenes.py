@@ -25,8 +25,8 @@ from kafkalog.checkpoints.state_file import load_state
 from kafkalog.files.regular import read_regular
 from kafkalog.streaming.log.append.growth import index_segment
 from kafkalog.streaming.log.files import OFFSET_INDEX, TIME_INDEX
-from kafkalog.streaming.log.log_end import valid_chunks
 from kafkalog.streaming.log.partition_log import PartitionLog
+from kafkalog.streaming.log.valid_batches import valid_chunks
 from kafkalog.streaming.options.topic_settings import LogConfig
 from kafkalog.streaming.store.log_dirs import LogDirs
 

@@ -38,7 +38,6 @@ READERS: Final = {
 NAMING: Final = {
     "checkpoints/broker.py": "has the format",
     "streaming/commit/tail_recovery.py": "in messages",
-    "streaming/log/log_end.py": "in messages",
     "streaming/admin/backup.py": "copies what they say of a partition",
     "streaming/admin/nodes/replicas.py": "whether a replica comes any further",
     "streaming/store/replicas/lost_state.py": "distrusts what a node says that lost its state",

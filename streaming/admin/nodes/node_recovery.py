@@ -21,9 +21,9 @@ from kafkalog.streaming.admin.nodes.replicas import (
     replicas_of,
     wrong_id,
 )
-from kafkalog.streaming.log.log_end import find_valid_end
 from kafkalog.streaming.log.partition_log import PartitionLog
 from kafkalog.streaming.log.read.verification import check_segment
+from kafkalog.streaming.log.valid_batches import find_valid_end
 from kafkalog.streaming.store.log_dirs import partitions_by_node
 from kafkalog.streaming.store.replicas.controller import prepared_state
 from kafkalog.streaming.store.replicas.copying import CopyBudget

@@ -34,7 +34,7 @@ from kafkalog.errors import CorruptIndexError
 from kafkalog.model import MAX_OFFSET, NO_TIMESTAMP
 from kafkalog.streaming.log.files import OFFSET_INDEX, TIME_INDEX
 from kafkalog.streaming.log.indexes import OFFSET_ENTRY, TIME_ENTRY
-from kafkalog.streaming.log.log_end import ValidBatches
+from kafkalog.streaming.log.valid_batches import ValidBatches
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

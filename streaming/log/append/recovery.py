@@ -16,15 +16,15 @@ from kafkalog.files.atomic import write_atomically
 from kafkalog.files.regular import open_regular, read_regular, replace_end, sync
 from kafkalog.streaming.log.append.growth import SegmentGrowth, index_segment, load_segment_state
 from kafkalog.streaming.log.files import LOG, OFFSET_INDEX, TIME_INDEX, TXN_INDEX, file_name
-from kafkalog.streaming.log.log_end import ValidBatches
 from kafkalog.streaming.log.segment import LogSegment
 from kafkalog.streaming.log.segments import list_base_offsets
+from kafkalog.streaming.log.valid_batches import ValidBatches
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from kafkalog.streaming.log.log_end import ValidEnd
+    from kafkalog.streaming.log.valid_batches import ValidEnd
     from kafkalog.streaming.records.batch import BatchTable
 
     Looks = dict[str, os.stat_result]

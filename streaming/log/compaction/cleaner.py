@@ -28,10 +28,10 @@ from kafkalog.streaming.log.compaction.cleanable import (
 from kafkalog.streaming.log.compaction.transactions import CleanedTransactions
 from kafkalog.streaming.log.files import LOG, TXN_INDEX, file_name
 from kafkalog.streaming.log.indexes import TXN_ENTRY, AbortedTransaction
-from kafkalog.streaming.log.log_end import ValidBatches
 from kafkalog.streaming.log.read.transactions import AbortedTransactions
 from kafkalog.streaming.log.segment import LogSegment
 from kafkalog.streaming.log.segments import LogSegments
+from kafkalog.streaming.log.valid_batches import ValidBatches
 from kafkalog.streaming.records.batch import invalid_checksums
 
 if TYPE_CHECKING:

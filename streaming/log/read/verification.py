@@ -13,7 +13,7 @@ import numpy as np
 from kafkalog.errors import CorruptIndexError, CorruptRecordError
 from kafkalog.streaming.log.files import OFFSET_INDEX, TIME_INDEX
 from kafkalog.streaming.log.indexes import REBUILD, OffsetIndex, TimeIndex
-from kafkalog.streaming.log.log_end import ValidBatches, ends_in_zeros
+from kafkalog.streaming.log.valid_batches import ValidBatches, ends_in_zeros
 from kafkalog.streaming.records import decode_kernels as kernels
 from kafkalog.streaming.records.batch_layout import DELETE_HORIZON_MASK, HEADER_SIZE, MAGIC
 from kafkalog.streaming.records.columns import (

@@ -50,9 +50,9 @@ from kafkalog.files.remote_path import RemotePath
 from kafkalog.files.system import failed_path, system
 from kafkalog.files.timeouts import stalled
 from kafkalog.files.watch import Watched, stamp_of, watchable
-from kafkalog.streaming.log.log_end import log_start_text
 from kafkalog.streaming.log.partition_log import PartitionLog
 from kafkalog.streaming.records.compression import DEFAULT_LIMIT
+from kafkalog.streaming.store.broker_files import log_start_text
 from kafkalog.streaming.store.ends.recorded import WatchedMarks
 from kafkalog.streaming.store.ends.rule import (
     OffsetGap,

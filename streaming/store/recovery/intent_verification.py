@@ -14,8 +14,8 @@ from kafkalog.files.open_file import next_data_at, read_at
 from kafkalog.files.regular import open_regular
 from kafkalog.model import MAX_OFFSET
 from kafkalog.streaming.log.files import LOG, file_name
-from kafkalog.streaming.log.log_end import ends_in_zeros
 from kafkalog.streaming.log.segments import list_base_offsets
+from kafkalog.streaming.log.valid_batches import ends_in_zeros
 from kafkalog.streaming.records.batch import (
     HEAD_BYTES,
     invalid_checksums,
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kafkalog.checkpoints.intent import IntendedPartition, IntendedPiece, IntendedSegment
-    from kafkalog.streaming.log.log_end import ValidEnd
     from kafkalog.streaming.log.segment import LogSegment
+    from kafkalog.streaming.log.valid_batches import ValidEnd
     from kafkalog.streaming.records.arrow_buffers import Bytes
     from kafkalog.streaming.records.batch import BatchTable
     from kafkalog.streaming.store.log_set import LogSet

@@ -16,8 +16,8 @@ from kafkalog.checkpoints.commit_state import topic_key
 from kafkalog.errors import DataLossError, UnknownTopicOrPartitionError
 from kafkalog.files.system import system
 from kafkalog.model import TopicPartition
-from kafkalog.streaming.log.log_end import find_valid_end
 from kafkalog.streaming.log.partition_log import PartitionLog
+from kafkalog.streaming.log.valid_batches import find_valid_end
 from kafkalog.streaming.store.log_dirs import LogDirs
 
 if TYPE_CHECKING:

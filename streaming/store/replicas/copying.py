@@ -41,9 +41,9 @@ from kafkalog.streaming.log.files import (
     TXN_INDEX,
     file_name,
 )
-from kafkalog.streaming.log.log_end import find_valid_end
 from kafkalog.streaming.log.segment import LogSegment
 from kafkalog.streaming.log.segments import list_base_offsets
+from kafkalog.streaming.log.valid_batches import find_valid_end
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -18,8 +18,8 @@ from kafkalog.streaming.coordinator.group_replay import read_group_positions
 from kafkalog.streaming.log.append.growth import SegmentState, index_segment
 from kafkalog.streaming.log.append.plan import plan_append
 from kafkalog.streaming.log.files import OFFSET_INDEX, TIME_INDEX
-from kafkalog.streaming.log.log_end import valid_chunks
 from kafkalog.streaming.log.partition_log import PartitionLog
+from kafkalog.streaming.log.valid_batches import valid_chunks
 from kafkalog.streaming.options.topic_settings import LogConfig
 from kafkalog.streaming.store.log_dirs import LogDirs
 

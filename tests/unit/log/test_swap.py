@@ -14,7 +14,6 @@ from tests.support.least_left import least
 
 from kafkalog.files.regular import create_exclusive, fsync_directory, sync, write_all
 from kafkalog.streaming.log.append.recovery import build_indexes
-from kafkalog.streaming.log.log_end import ValidBatches
 from kafkalog.streaming.log.segment import LogSegment
 from kafkalog.streaming.log.segments import list_base_offsets
 from kafkalog.streaming.log.swap import (
@@ -23,6 +22,7 @@ from kafkalog.streaming.log.swap import (
     replace_segments,
     swap_is_unfinished,
 )
+from kafkalog.streaming.log.valid_batches import ValidBatches
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

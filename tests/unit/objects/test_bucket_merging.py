@@ -38,8 +38,8 @@ from kafkalog.streaming.log.segment import LogSegment
 from kafkalog.streaming.objects import bucket_store
 from kafkalog.streaming.objects.bucket_log import BucketLog, Proposal
 from kafkalog.streaming.objects.bucket_store import BucketRoot
-from kafkalog.streaming.objects.cleaning import sweep_data
 from kafkalog.streaming.objects.merging import merge, sealed_indexes
+from kafkalog.streaming.objects.sweeping import sweep_data
 from kafkalog.streaming.options.read_options import ReadOptions
 from kafkalog.streaming.source.schema import ReadRows
 

@@ -50,7 +50,7 @@ from kafkalog.streaming.commit.bucket_commit import commit_batch
 from kafkalog.streaming.objects import bucket_files, bucket_store
 from kafkalog.streaming.objects.bucket_log import BucketLog, Proposal
 from kafkalog.streaming.objects.bucket_store import BucketRoot, BucketStore, number_batches
-from kafkalog.streaming.objects.cleaning import clean_commits
+from kafkalog.streaming.objects.sweeping import clean_commits
 from kafkalog.streaming.options.read_options import ReadOptions
 from kafkalog.streaming.sink.task_writer import TaskWriter
 from kafkalog.streaming.sink.write_options import WriteOptions, WritePlan

@@ -24,8 +24,8 @@ from kafkalog.streaming.log.append.recovery import (
     recover_segment,
     remove_segment,
 )
-from kafkalog.streaming.log.log_end import find_valid_end, valid_chunks
 from kafkalog.streaming.log.segment import LogSegment
+from kafkalog.streaming.log.valid_batches import find_valid_end, valid_chunks
 from kafkalog.streaming.options.topic_settings import LogConfig
 
 if TYPE_CHECKING:

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from crc32c import crc32c
 
-from kafkalog.checkpoints.broker import LOG_START_OFFSET
 from kafkalog.errors import CorruptRecordError
 from kafkalog.model import MAX_OFFSET
 from kafkalog.streaming.log.segment import CHUNK_BYTES, Chunk
@@ -22,7 +21,6 @@ from kafkalog.streaming.records.batch_layout import (
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
 
-    from kafkalog.streaming.log.log_dir import PartitionDirectory
     from kafkalog.streaming.log.segment import LogSegment
     from kafkalog.streaming.records.batch import BatchHeader, BatchTable
 
@@ -34,28 +32,9 @@ __all__ = [
     "ends_in_zeros",
     "find_valid_end",
     "is_followed",
-    "log_start_text",
     "pass_damage",
     "valid_chunks",
 ]
-
-
-# ----------------------------------------------------------------------------------------------
-# What to say of a log whose checkpointed start lies above its end.
-
-
-def log_start_text(where: PartitionDirectory, start: int, end: int) -> str:
-    """Say what is wrong, and what to do."""
-    return (
-        f"{where.log_dir / LOG_START_OFFSET}: {where.topic_partition} starts at offset {start} "
-        f"there, but its log ends at offset {end}: its records would be hidden, and a broker that "
-        "starts would delete them. If the line is about an earlier topic of that name, run "
-        "`kafkalog recover --reset-log-start`; if the log has lost its end, restore it"
-    )
-
-
-# ----------------------------------------------------------------------------------------------
-
 
 MAX_SEGMENT_BYTES: Final = 2**31 - 1
 """What a broker's segments and indexes can have: it refuses to open larger ones."""
