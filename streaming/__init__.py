@@ -10,12 +10,11 @@ From bottom to top; each package imports those above it in this list, and none b
     Kafka's internal topics; values of a schema registry.
 ``tiers``
     log directories and what their broker has moved to a remote tier, as one log.
-``store``
-    a set of log directories: sessions, locks, commit state, rollback, replicas.
+``store``, ``objects``
+    a set of log directories: sessions, locks, commit state, rollback, replicas; a log in an object
+    store: its commits, and which of two writers is first.
 ``commit``
-    a batch's way into logs.
-``objects``
-    the same into an object store.
+    a batch's way into either.
 ``groups``
     consumer groups.
 ``source``, ``sink``, ``admin``

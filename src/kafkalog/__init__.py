@@ -11,8 +11,8 @@
     small durable state: Kafka's checkpoint files and the sink's commit state.
 ``kafkalog.jobs``
     pipelines for ``spark-submit`` and the command line.
-``kafkalog.errors``, ``kafkalog.model``
-    the error tree and the vocabulary that all of them share.
+``kafkalog.errors``, ``kafkalog.model``, ``kafkalog.texts``
+    the error tree, the vocabulary that all share, and text from outside made printable.
 
 Importing this package is cheap on purpose: Spark imports it in six kinds of process. Nothing here
 imports pyspark, pyarrow, numba or a codec; the functions are imported when first asked for.

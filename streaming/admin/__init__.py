@@ -11,7 +11,8 @@
 ``tier_restore``
     log directories out of a remote tier.
 ``recovery``
-    bring logs into order: roll back, cut a torn tail, rebuild indexes; and dry runs of it.
+    bring logs into order: roll back, truncate a torn tail (by ``commit.tail_recovery``), rebuild
+    indexes; and dry runs of it.
 ``salvage``, ``damage``
     go on with a damaged log: cut it, or take bytes out of its middle, because a person asks for it.
 ``groups``

@@ -1,4 +1,4 @@
-"""What a commit is to append: its plan, and the runs of one partition on their way into its log."""
+"""Plan of a commit, and what it appends to each partition."""
 
 from __future__ import annotations
 

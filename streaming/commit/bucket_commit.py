@@ -1,6 +1,7 @@
 """Commit a batch to a log in an object store.
 
-What decides about it is what decides in local sets. What tasks have handed over instead of staging
+``store.identity.judge`` and ``commit.versions`` decide whether it was written already, as for
+directories. What tasks have handed over instead of staging
 it goes into the commit object: then that is the only request.
 """
 

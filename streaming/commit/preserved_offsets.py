@@ -1,4 +1,4 @@
-"""Preserved offsets: rows that bring theirs, and ends that a copy takes from its original."""
+"""Write rows at offsets that come with them, as mirror and restore do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compute the commit state that follows a batch."""
+"""Compute the new content of ``kafkalog.commit`` after a batch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is decided about one group, read from ``__consumer_offsets`` of a set as it grows."""
+"""Follow one group's assignments and positions in ``__consumer_offsets``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Planned positions of a query's micro-batch, and their commit with the rows."""
+"""Commit a query's group positions together with its rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Of which topic, and of which history of its log, a group's position is.
+"""Note in a group's position which topic, and which history of its log, it is of.
 
 A topic that is recreated under its name is another one, and a log that was cut or replaced has
 other records below the same offset. So the topic's id and the last batch below the position

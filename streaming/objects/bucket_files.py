@@ -1,4 +1,4 @@
-"""The files that follow from the state of a log in an object store.
+"""Compute the folders and files that readers of a bucket see, from the state of its log.
 
 Each partition is a folder. Its extents, one after the other, are segments with their indexes;
 beside them lies ``partition.metadata``, and in the root ``kafkalog.commit``. None of it is stored.

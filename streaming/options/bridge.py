@@ -1,4 +1,4 @@
-"""Errors that cross to Spark and to callers: one sentence, and the remedy.
+"""Turn an error into one sentence with its remedy, for Spark and for callers.
 
 Spark shows the whole traceback of a Python worker, causes first, and a reader has to look for its
 end. An error that we raise on purpose says itself where the fault is. Its traceback and its cause

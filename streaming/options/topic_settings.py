@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 __all__ = [
+    "COMPRESSION_TYPES",
     "LOG_CONFIG_NAMES",
     "REMOTE_STORAGE",
     "LogConfig",
@@ -86,14 +87,15 @@ def _gzip_level(name: str, text: str) -> int:
     return level
 
 
-_COMPRESSION_TYPES: Final = ("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd")
+COMPRESSION_TYPES: Final = ("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd")
+"""What a topic may say; each codec by its name, ``none`` as ``uncompressed``."""
 
 
 def _compression_type(name: str, text: str) -> str:
     """``none`` is what producers call it, ``uncompressed`` what topics do."""
     kind = "uncompressed" if text == "none" else text
-    if kind not in _COMPRESSION_TYPES:
-        raise OptionError(f"{name} is {text!r}, expected none or {', '.join(_COMPRESSION_TYPES)}")
+    if kind not in COMPRESSION_TYPES:
+        raise OptionError(f"{name} is {text!r}, expected none or {', '.join(COMPRESSION_TYPES)}")
     return kind
 
 

@@ -34,7 +34,11 @@ from kafkalog.streaming.options.kinds import (
     text,
 )
 from kafkalog.streaming.options.store_options import StoreOptions
-from kafkalog.streaming.options.topic_settings import LOG_CONFIG_NAMES, LogConfig
+from kafkalog.streaming.options.topic_settings import (
+    COMPRESSION_TYPES,
+    LOG_CONFIG_NAMES,
+    LogConfig,
+)
 from kafkalog.streaming.store.policy import BY_OPTION, LAG_MS, SetPolicy, TopicPolicy
 from kafkalog.streaming.store.replicas.election import check_one_node
 
@@ -119,7 +123,7 @@ def _setting(name: str, kind: Kind[int] | Kind[str], *, doc: str, unit: str = ""
     return option(name, Kind(kind.accepts, read), default=None, unit=unit, kafka=True, doc=doc)
 
 
-_COMPRESSION: Final = choice("none", "gzip", "snappy", "lz4", "zstd", "uncompressed", "producer")
+_COMPRESSION: Final = choice("none", *COMPRESSION_TYPES[2:], *COMPRESSION_TYPES[1::-1])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,6 @@
-"""Policies: what a writer may do to a set, as plain values decided above the store.
+"""What a writer may do to a set, as plain values decided above the store.
 
-The options of the sink and of the command line become policies. Nothing below parses options.
+The options of the sink and of the command line become these values. Nothing below parses options.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ _LARGE: Final = "KAFKALOG_MODEL_LARGE" in os.environ
 _SMALL_SEARCHES: Final = (
     Bounds(kinds=("kill",), every=9),
     Bounds(partitions=2, kinds=("sleep",), every=12),
-    Bounds(partitions=2, kinds=("switch",), every=800),
+    Bounds(partitions=2, kinds=("switch",), every=600),
 )
 _LARGE_SEARCHES: Final = (
     Bounds(kinds=("kill", "sleep")),

@@ -1,4 +1,4 @@
-"""Base class of what is closed: its ``close`` ends a ``with`` block."""
+"""Base class whose ``close`` ends a ``with`` block."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The seam to the machine: clock, random numbers, threads, renames; what a process remembers.
+"""Clock, random numbers, threads, renames in one object that tests can replace.
 
 ``system`` gives the time, rests, threads, locks between threads, chance, and the names of process
 and machine. Files are asked for through the functions of ``os`` and ``fcntl``. A simulation

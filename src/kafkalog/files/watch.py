@@ -1,4 +1,4 @@
-"""Values derived from files, read again only when a file may have changed.
+"""Keep a value read from files; read it again only when ``stat`` changes.
 
 A query asks every 10 ms while rows come, and ten times a second when it is idle. So a look must
 cost no more than one ``stat`` a file.

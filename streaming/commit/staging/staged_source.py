@@ -1,4 +1,4 @@
-"""Staged runs on their way into a log: checked, numbered, and copied or adopted."""
+"""Give staged batches their offsets; copy their file into the log, or adopt it as a segment."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ class Codec(IntEnum):
             UnsupportedCodecError: they name none, or one that ``magic`` does not have (KIP-110).
         """
         bits = attributes & 0x07
-        if bits > cls.ZSTD or (bits == cls.ZSTD and magic < 2):
+        if bits > max(cls) or (bits >= cls.ZSTD and magic < 2):
             raise UnsupportedCodecError(f"compression bits {bits} name no codec of magic {magic}")
         return _BY_BITS[bits]
 

@@ -1,4 +1,4 @@
-"""Functions that are compiled into the kernels that call them, and how all of them are compiled."""
+"""Compile helpers into the kernels that call them; compile options of all kernels."""
 
 from __future__ import annotations
 

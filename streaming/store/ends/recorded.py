@@ -1,4 +1,4 @@
-"""What commit states, intents and a broker's checkpoints say of partitions' ends."""
+"""Read what commit states, intents and checkpoints say of ends; ``rule`` decides."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the commit state names and nobody has: partitions, and members of the set."""
+"""Find partitions and members that the commit state names and no directory contains."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Partition states and recovery points where not a commit has just written them."""
+"""Work out partition states and recovery points after a recovery: no commit has set them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Replace segments below a log's end on the leader, and then on all in sync.
+"""Carry a compaction from the leader's segments to the replicas in sync.
 
 Example: a log of three replicas is compacted on its leader, and the process is killed after that.
 All three are in sync, since each has all records, but two have them in other segments.

@@ -6,6 +6,7 @@ import pytest
 
 from kafkalog.errors import OptionError
 from kafkalog.streaming.options.topic_settings import LogConfig
+from kafkalog.streaming.records.compression import Codec
 from kafkalog.streaming.sink.write_options import WriteOptions
 
 
@@ -23,6 +24,15 @@ def test_only_the_path_is_needed() -> None:
         "murmur2",
         "commit",
     )
+
+
+@pytest.mark.parametrize("codec", Codec)
+def test_each_codec_is_a_compression_type_of_query_and_topic(codec: Codec) -> None:
+    name = codec.name.lower()
+    kept = parsed(compression__type=name).settings["compression.type"]
+    for each in (kept, name):
+        given = LogConfig.from_mapping({"compression.type": each}).compression_type
+        assert Codec.from_name(given) is codec
 
 
 def test_topic_settings_are_collected_by_kafkas_names_in_their_canonical_form() -> None:
