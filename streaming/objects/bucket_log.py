@@ -56,6 +56,7 @@ from kafkalog.errors import (
     LogDirectoryError,
     UnknownOutcomeError,
 )
+from kafkalog.files.deferred_signals import Interrupted
 from kafkalog.files.objects import Creation, check_create_is_exclusive, rest_after
 from kafkalog.files.storage import STORE
 from kafkalog.files.system import system
@@ -178,7 +179,7 @@ class BucketLog:
             found = cls.open(objects)
             if found is not None:
                 return found
-            system.sleep(rest_after(tries))
+            rest_after(tries)
         raise LogDirectoryError(
             f"{objects.root}/{STORE} could not be created in {objects.tries} tries: the store did "
             "not answer, or not for sure. There is no log yet; try again"
@@ -371,7 +372,7 @@ class BucketLog:
             later = self.objects.list_after(f"{self.folder}/commits", after, limit=1)
             if not later or self._read(number) is not None:
                 return
-            system.sleep(rest_after(tries))
+            rest_after(tries)
         if self._is_overtaken(number):
             raise _OvertakenError
         raise CheckpointError(
@@ -430,7 +431,7 @@ class BucketLog:
         """
         for races in range(_MOST_RACES):
             if races:
-                system.sleep(rest_after(min(races, 4)))
+                rest_after(min(races, 4))
                 self.follow()
             is_there = self.has_credit() and self._is_confirmed()
             proposal = self._propose(propose)
@@ -489,8 +490,8 @@ class BucketLog:
         try:
             self._reopen()
             self.follow()
-        except KafkaLogError as error:
-            raise self._unknown(body, str(error)) from error
+        except (KafkaLogError, Interrupted) as error:
+            raise self._unknown(body, str(error) or "it was interrupted") from error
 
     def _propose(self, propose: Callable[[BucketState], Proposal | None]) -> Proposal | None:
         """Judge by the state that is remembered; refuse only by the newest one."""
@@ -542,9 +543,9 @@ class BucketLog:
                 if found is not None:
                     self._settle(found, sent if answer is Creation.CREATED else None)
                     return own if found.commit_id == own.commit_id else None
-            except LogDirectoryError as error:
-                raise self._unknown(body, str(error)) from error
-            system.sleep(rest_after(tries))
+                rest_after(tries)
+            except (LogDirectoryError, Interrupted) as error:
+                raise self._unknown(body, str(error) or "it was interrupted") from error
         raise self._unknown(body, f"{self.objects.tries} requests to create it were not answered")
 
     def _settle(self, commit: BucketCommit, tail_seen: _Moment | None) -> None:
@@ -584,7 +585,7 @@ class BucketLog:
                 self._checkpoint_bytes = newest[0].size  # somebody else was faster
             else:
                 self.checkpoint()
-        except (LogDirectoryError, CheckpointError) as error:
+        except (LogDirectoryError, CheckpointError, Interrupted) as error:
             _LOGGER.warning("no checkpoint of commit %d: %s", self.state.number, error)
 
     def checkpoint(self) -> None:

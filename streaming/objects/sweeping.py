@@ -193,7 +193,7 @@ def _create_floor(objects: Objects, folder: str, floor: int) -> None:
             return
         if objects.list_after(f"{folder}/floors", before, limit=1):
             return  # this one, or a higher one
-        system.sleep(rest_after(tries))
+        rest_after(tries)
     raise LogDirectoryError(
         f"{objects.root}/{name} could not be created in {objects.tries} tries, so no commit was "
         "deleted: try again later"

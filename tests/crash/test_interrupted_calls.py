@@ -15,7 +15,7 @@ from collections import Counter
 from contextlib import closing, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
 import pytest
@@ -26,11 +26,14 @@ from tests.support.interrupting import AlarmError
 import kafkalog
 from kafkalog.errors import CommitError, KafkaLogError
 from kafkalog.files.deferred_signals import IS_DONE
+from kafkalog.files.objects import FolderObjects
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.admin.topics import create, delete
 from kafkalog.streaming.groups.administration import reset_group
 from kafkalog.streaming.groups.group_commits import GroupCommits
 from kafkalog.streaming.groups.member_files import MEMBER_PREFIX
+from kafkalog.streaming.objects import bucket_store
+from kafkalog.streaming.objects.bucket_store import bucket_of
 from kafkalog.streaming.options.read_options import ReadOptions
 from kafkalog.streaming.source.schema import RowSchema
 from kafkalog.streaming.spark.readers import LogStreamReader
@@ -39,6 +42,8 @@ from kafkalog.streaming.store.policy import SetPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from kafkalog.streaming.groups.group_log import GroupState
 
 pytestmark = pytest.mark.crash
 
@@ -50,18 +55,65 @@ START = {"startingOffsets": "earliest"}
 QUICK = {"flush": "os", "max.block.ms": 5000}
 MEMBER = {
     **START,
-    **QUICK,
     "splitBytes": "1",
     "kafka.session.timeout.ms": "60s",
     "kafka.heartbeat.interval.ms": "50",
 }
 
 
+class Directories:
+    """Where the log of a world lies: in a log directory."""
+
+    options: ClassVar[dict[str, Any]] = QUICK
+    reading: ClassVar[dict[str, Any]] = {}
+
+    def __init__(self, folder: Path) -> None:
+        self.name = str(folder)
+        self._folder = folder
+
+    def members(self) -> list[Path]:
+        """Return what members have left there to say that they live."""
+        return list(self._folder.glob(f"{MEMBER_PREFIX}*"))
+
+    def group(self, name: str) -> GroupState:
+        return GroupCommits([self._folder], name, SetPolicy()).look()
+
+    def has_topic(self, topic: str) -> bool:
+        return bool(list(self._folder.glob(f"{topic}-*")))
+
+
+class Bucket:
+    """Where the log of a world lies: in a store, which is a folder here."""
+
+    options: ClassVar[dict[str, Any]] = {"storage.pollInterval": "10ms"}
+    reading = options
+
+    def __init__(self, folder: Path) -> None:
+        self.name = f"s3a://bucket{folder}"
+        self._folder = folder
+
+    def members(self) -> list[Path]:
+        return list(self._folder.rglob("groups/*/*"))
+
+    def group(self, name: str) -> GroupState:
+        return GroupCommits([self._root()], name, SetPolicy()).look()
+
+    def has_topic(self, topic: str) -> bool:
+        return any(each.name.startswith(f"{topic}-") for each in self._root().iterdir())
+
+    def _root(self) -> Path:
+        root = bucket_of([self.name])
+        assert root is not None
+        root.open_store().forget_listing()
+        return root.open_log()
+
+
 class World:
     """A topic of numbers, what is known to be in it, and what reads on from call to call."""
 
-    def __init__(self, folder: Path, alarms: Alarms, number: int) -> None:
-        self.folder = folder
+    def __init__(self, place: Directories | Bucket, alarms: Alarms, number: int) -> None:
+        self.place = place
+        self.log = place.name
         self.alarms = alarms
         self.random = alarms.random
         self.known: set[int] = set()
@@ -74,7 +126,7 @@ class World:
         """What the member has read, and not copied or committed."""
         self.tailed: list[int] = []
         self.streamed: list[int] = []
-        create([str(folder)], "in", partitions=PARTITIONS)
+        create([self.log], "in", partitions=PARTITIONS)
         self.append(list(range(30)))
         self.next = 30
         self.tail = self.new_tail()
@@ -83,25 +135,26 @@ class World:
         self.at = self.stream.initialOffset()
 
     def new_consumer(self) -> kafkalog.Consumer:
-        return kafkalog.Consumer(self.folder, self.group, "in", options=MEMBER)
+        options = {**MEMBER, **self.place.options}
+        return kafkalog.Consumer(self.log, self.group, "in", options=options)
 
     def new_tail(self) -> Iterator[pa.RecordBatch]:
         """Read on behind what was tailed: offsets count the rows of a partition."""
         read = Counter(number % PARTITIONS for number in self.tailed)
         offsets = {"in": {str(part): read[part] for part in range(PARTITIONS)}}
-        options = {"startingOffsets": offsets}
-        return kafkalog.tail(self.folder, "in", columns=["value"], idle_timeout=0, options=options)
+        options = {"startingOffsets": offsets, **self.place.reading}
+        return kafkalog.tail(self.log, "in", columns=["value"], idle_timeout=0, options=options)
 
     def new_stream(self) -> LogStreamReader:
-        given = {"path": str(self.folder), "subscribe": "in", **START}
+        given = {"path": self.log, "subscribe": "in", **START, **self.place.reading}
         return LogStreamReader(ReadOptions.parse(given), RowSchema.named())
 
     def append(self, numbers: list[int], topic: str = "in", **named: Any) -> kafkalog.Outcome:
-        options = {**QUICK, "numPartitions": PARTITIONS}
-        return kafkalog.append(self.folder, topic, rows_of(numbers), options=options, **named)
+        options = {**self.place.options, "numPartitions": PARTITIONS}
+        return kafkalog.append(self.log, topic, rows_of(numbers), options=options, **named)
 
     def read(self, topic: str = "in") -> list[int]:
-        return numbers_of(kafkalog.read(self.folder, topic).read_all())
+        return numbers_of(kafkalog.read(self.log, topic).read_all())
 
     # What is called with an alarm
 
@@ -143,7 +196,9 @@ class World:
         with suppress(AlarmError):
             self.alarms.call(
                 "append generator",
-                lambda: kafkalog.append(self.folder, "in", batches(), options=QUICK, **named),
+                lambda: kafkalog.append(
+                    self.log, "in", batches(), options=self.place.options, **named
+                ),
             )
         self.append(numbers, **named)
         self.known |= {*numbers}
@@ -151,7 +206,7 @@ class World:
     def reads(self) -> None:
         reader = None
         try:
-            reader = self.alarms.call("read", lambda: kafkalog.read(self.folder, "in"))
+            reader = self.alarms.call("read", lambda: kafkalog.read(self.log, "in"))
             found = self.alarms.call("read_all", lambda: numbers_of(reader.read_all()))
         except AlarmError as error:
             if reader is not None and str(error) != OUTSIDE:
@@ -173,7 +228,7 @@ class World:
 
         def get() -> Any:
             key, partition = str(chosen), chosen % PARTITIONS
-            return kafkalog.get(self.folder, "in", key, partition=partition, options=options)
+            return kafkalog.get(self.log, "in", key, partition=partition, options=options)
 
         with suppress(AlarmError):
             self.alarms.call("get", get)
@@ -181,14 +236,14 @@ class World:
 
     def scans(self) -> None:
         found: list[int] = []
-        scan = kafkalog.scan(self.folder, "in")
+        scan = kafkalog.scan(self.log, "in")
         try:
             self.alarms.call("scan", lambda: found.extend(n for b in scan for n in numbers_of(b)))
         except AlarmError as error:
             if str(error) != OUTSIDE:
                 with pytest.raises(KafkaLogError, match="was cut off"):
                     next(scan)
-            found = [n for b in kafkalog.scan(self.folder, "in") for n in numbers_of(b)]
+            found = [n for b in kafkalog.scan(self.log, "in") for n in numbers_of(b)]
         assert sorted(found) == sorted(self.known)
 
     def polls(self) -> None:
@@ -219,7 +274,7 @@ class World:
                 lambda: self.append(numbers, "out", consumer=self.consumer),
             )
         except AlarmError:
-            copied = self.read("out") if (self.folder / "out-0").exists() else []
+            copied = self.read("out") if self.place.has_topic("out") else []
             if not {*numbers} <= {*copied}:
                 if self.consumer._has_failed:  # else the alarm came before the first step of it
                     self.waiting.clear()  # they come again
@@ -250,19 +305,19 @@ class World:
         with suppress(AlarmError):
             self.alarms.call("close", self.consumer.close)
         self.consumer.close()
-        assert not list(self.folder.glob(f"{MEMBER_PREFIX}*"))
-        assert not GroupCommits([self.folder], self.group, SetPolicy()).look().record.members
+        assert not self.place.members()
+        assert not self.place.group(self.group).record.members
         self.waiting.clear()
         if self.random.random() < 0.2:
             with suppress(AlarmError):
                 self.alarms.call(
                     "reset",
-                    lambda: reset_group([str(self.folder)], self.group, self.stands(), topics=[]),
+                    lambda: reset_group([self.log], self.group, self.stands(), topics=[]),
                 )
         self.consumer = self.new_consumer()
 
     def stands(self) -> dict[TopicPartition, int]:
-        found = GroupCommits([self.folder], self.group, SetPolicy()).look().positions
+        found = self.place.group(self.group).positions
         return dict(found) or {TopicPartition("in", 0): 0}
 
     def streams(self) -> None:
@@ -280,14 +335,14 @@ class World:
 
     def manages(self) -> None:
         with suppress(AlarmError):
-            self.alarms.call("create", lambda: create([str(self.folder)], "other", partitions=2))
+            self.alarms.call("create", lambda: create([self.log], "other", partitions=2))
         with suppress(KafkaLogError):
-            create([str(self.folder)], "other", partitions=2)
+            create([self.log], "other", partitions=2)
         with suppress(AlarmError):
-            self.alarms.call("delete", lambda: delete([str(self.folder)], "other"))
+            self.alarms.call("delete", lambda: delete([self.log], "other"))
         with suppress(KafkaLogError):
-            delete([str(self.folder)], "other")
-        assert not list(self.folder.glob("other-*"))
+            delete([self.log], "other")
+        assert not self.place.has_topic("other")
 
     # What must hold in the end
 
@@ -308,8 +363,8 @@ class World:
         self.got += self.waiting
         assert sorted(self.got) == sorted(self.known)
         assert sorted(self.copied) == (sorted(self.read("out")) if self.copied else [])
-        assert not list(self.folder.glob(f"{MEMBER_PREFIX}*"))
-        assert not GroupCommits([self.folder], self.group, SetPolicy()).look().record.members
+        assert not self.place.members()
+        assert not self.place.group(self.group).record.members
 
 
 def rows_of(numbers: list[int]) -> pa.Table:
@@ -344,21 +399,29 @@ OPERATIONS: list[tuple[int, Callable[[World], None]]] = [
 ]
 
 
-def test_whatever_an_alarm_cuts_off_can_be_called_again(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", [Directories, Bucket])
+def test_whatever_an_alarm_cuts_off_can_be_called_again(
+    monkeypatch: pytest.MonkeyPatch, kind: type[Directories | Bucket]
+) -> None:
     keep_groups_small(monkeypatch)
+    monkeypatch.setattr(
+        bucket_store,
+        "open_objects",
+        lambda place: FolderObjects(Path(place.partition("bucket")[2])),
+    )
     memory = Path("/dev/shm")
     place = memory if memory.is_dir() else None
-    number, hits = 0, 0
-    while hits < ALARMS:
+    number, hits, alarms_due = 0, 0, ALARMS // 2
+    while hits < alarms_due:
         alarms = Alarms(SEED * 1_000_003 + number)
         with TemporaryDirectory(dir=place, prefix="alarms-") as name, closed_once() as twice:
-            world = World(Path(name), alarms, number)
+            world = World(kind(Path(name)), alarms, number)
             world.known |= set(range(30))
             threads, files = threading.active_count(), open_files()
             weights = [weight for weight, _ in OPERATIONS]
             asked = []
             try:
-                while sum(alarms.hits.values()) < min(ALARMS_OF_WORLD, ALARMS - hits):
+                while sum(alarms.hits.values()) < min(ALARMS_OF_WORLD, alarms_due - hits):
                     (_, operation) = alarms.random.choices(OPERATIONS, weights)[0]
                     asked.append(operation.__name__)
                     operation(world)

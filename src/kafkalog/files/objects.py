@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
 from urllib.parse import urlsplit
 
 from kafkalog.errors import LogDirectoryError, OptionError
+from kafkalog.files.deferred_signals import check_interrupt
 from kafkalog.files.regular import fsync_directory
 from kafkalog.files.storage import RemoteRoot
 from kafkalog.files.system import remembered, system
@@ -144,10 +145,15 @@ class _OpenObjects:
         self.by_root: dict[object, StoreObjects] = {}
 
 
-def rest_after(tries: int) -> float:
-    """Return how long to rest after so many tries, in seconds: growing, and with full jitter."""
+def rest_after(tries: int) -> None:
+    """Rest after so many tries, for a time that grows, with full jitter.
+
+    Raises:
+        Interrupted: the caller was interrupted, and wants no further try.
+    """
+    check_interrupt()
     longest: float = min(_FIRST_REST_S * 2 ** min(tries - 1, 10), _LONGEST_REST_S)
-    return longest * (system.random_id().int >> 96) / (1 << 32)
+    system.sleep(longest * (system.random_id().int >> 96) / (1 << 32))
 
 
 # ----------------------------------------------------------------------------------------------
@@ -315,7 +321,7 @@ class StoreObjects:
             except _store_errors() as error:
                 if tries >= self.tries or _is_refusal(error):
                     raise self._failed(what, tries, error) from error
-            system.sleep(rest_after(tries))
+            rest_after(tries)
 
     def _failed(self, what: str, tries: int, error: BaseException) -> LogDirectoryError:
         said = str(error).partition("\nDebug source:")[0].strip()

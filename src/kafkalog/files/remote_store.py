@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from kafkalog.errors import LogDirectoryError, OptionError
+from kafkalog.files.deferred_signals import check_interrupt
 from kafkalog.files.remote_path import RemoteEntry, RemotePath, RemoteStatus
 from kafkalog.files.storage import STORE
 from kafkalog.files.system import remembered, system
@@ -276,6 +277,7 @@ class RemoteStore:
                 refused = _REFUSALS.search(str(error)) is not None
                 if refused or tries >= self.options.tries:
                     raise self._failed(what, tries, refused=refused, error=error) from error
+            check_interrupt()
             system.sleep(rest)
             rest = min(2 * rest, _LONGEST_REST_S)
 

@@ -63,7 +63,7 @@ def objects(request: pytest.FixtureRequest, tmp_path: Path) -> Objects:
 
 @pytest.fixture
 def failing(server: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectStore]:
-    monkeypatch.setattr(objects_module, "rest_after", lambda tries: 0)
+    monkeypatch.setattr(objects_module, "rest_after", lambda _: None)
     server.reset()
     yield server
     server.reset()

@@ -656,14 +656,14 @@ RULES: dict[str, tuple[Any, ...]] = {
     ),
     "absent is not failed": (
         bucket_log,
-        "            system.sleep(rest_after(tries))\n        raise self._unknown",
-        "            raise CommitError('absent')\n        raise self._unknown",
+        "                rest_after(tries)\n            except (LogDirectoryError, Interrupted)",
+        "                raise CommitError('absent')\n            except LogDirectoryError",
         "without a name",
     ),
     "absent is no lost race": (
         bucket_log,
-        "            system.sleep(rest_after(tries))\n        raise self._unknown",
-        "            return None\n        raise self._unknown",
+        "                rest_after(tries)\n            except (LogDirectoryError, Interrupted)",
+        "                return None\n            except LogDirectoryError",
         "without a name",
     ),
     "a floor voids a commit of one's own": (

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 from tests.support.distributions import ROOT
-from tests.support.object_store import ObjectStore, object_store
+from tests.support.interrupting import AlarmError, raising
+from tests.support.object_store import ObjectStore, Request, object_store
 
 import kafkalog
 from kafkalog.errors import OptionError
@@ -91,6 +92,55 @@ def test_a_small_append_is_one_put(server: ObjectStore) -> None:
     server.requests.clear()
     kafkalog.append(place, "t", pa.table({"value": [os.urandom(1 << 21)]}), options=LARGE | options)
     assert methods(server) == {"PUT": 2}
+
+
+def test_whoever_interrupts_a_call_to_a_store_that_fails_waits_for_no_further_try(
+    server: ObjectStore,
+) -> None:
+    server.reset()
+    place, rows = server.uri("interrupted"), pa.table({"value": ["1"]})
+    options = {**server.options, "storage.tries": "4", "storage.pollInterval": "10ms"}
+    kafkalog.append(place, "t", rows, options=options)
+    reading = {**options, "startingOffsets": "earliest"}
+    tail = kafkalog.tail(place, "t", options=reading)
+    assert next(tail).num_rows == 1
+    failed: list[Request] = []
+    with raising() as interrupt:
+
+        def interrupted(call: Callable[[], object], at: str) -> str:
+            def fail(request: Request) -> str | None:
+                if not failed and not (request.method == at[:3] and at[3:] in request.path):
+                    return None
+                failed.append(request)
+                if len(failed) == 1:
+                    interrupt()
+                return "500"  # and the store has done it
+
+            failed.clear()
+            server.fault = fail
+            with pytest.raises(AlarmError) as caught:
+                call()
+            server.reset()
+            return " ".join(getattr(caught.value, "__notes__", ()))
+
+        interrupted(lambda: next(tail), "GET/commits/")
+        assert len(failed) == 1
+        interrupted(kafkalog.read(place, "t", options=options).read_all, "GET/commits/")
+        assert len(failed) == 1
+        said = interrupted(
+            lambda: kafkalog.append(place, "t", rows, options=options), "PUT/commits/"
+        )
+        assert "is not known whether" in said
+        assert len(failed) == 2  # one that was sent is read back
+        member = kafkalog.Consumer(place, "g", "t", options=reading)
+        assert len(member.poll(60) or ()) == 2
+        assert "is not known whether" in interrupted(member.commit, "PUT/commits/")
+        member.commit()
+        interrupted(member.close, "GETgroups")
+        member.close()
+    assert next(tail).num_rows == 1
+    reading["startingOffsets"] = "group:g"
+    assert kafkalog.read(place, "t", options=reading).read_all().num_rows == 0
 
 
 def test_an_idle_tail_asks_for_the_next_commit_alone(
