@@ -28,7 +28,7 @@ from kafkalog.streaming.store.log_dirs import partitions_by_node
 from kafkalog.streaming.store.replicas.controller import prepared_state
 from kafkalog.streaming.store.replicas.copying import CopyBudget
 from kafkalog.streaming.store.replicas.election import shrunk
-from kafkalog.streaming.store.replicas.in_sync import ALL_BYTES, bring_in_sync
+from kafkalog.streaming.store.replicas.in_sync import ALL_BYTES, bring_in_sync, lagging_replicas
 from kafkalog.streaming.store.replicas.quorum import Quorum
 from kafkalog.streaming.store.replicas.rewriting import distrust
 
@@ -77,8 +77,14 @@ def bring_nodes_in_order(log_set: LogSet, before: Voters, done: _Report, *, dry_
     if dry_run:
         _preview(log_set, nodes, done)
         return
-    _equalize(log_set, nodes, done)
+    copied = _equalize(log_set, nodes, done)
     log_set.publish(log_set.state.following())
+    behind = {(each.node, each.key) for each in lagging_replicas(log_set.state, nodes.live)}
+    done.written += [line for replica, line in copied.items() if replica not in behind]
+    done.problems += [
+        f"{key} stays out of sync on node {node}: {nodes.behind.get((node, key), 'try again')}"
+        for node, key in sorted(behind)
+    ]
     known = dict(replicas_of(before.newest))
     for key, each in replicas_of(log_set.state):
         earlier = known.get(key, each)
@@ -87,35 +93,40 @@ def bring_nodes_in_order(log_set: LogSet, before: Voters, done: _Report, *, dry_
             done.written.append(f"{key} is led by node {each.leader}")
 
 
-def _equalize(log_set: LogSet, nodes: Quorum, done: _Report) -> None:
+def _equalize(
+    log_set: LogSet, nodes: Quorum, done: _Report
+) -> Mapping[tuple[int, TopicPartition], str]:
     """Find replicas in sync that are not as they should be, and copy what others have to them.
+
+    Return a line for each.
 
     They leave the in-sync sets before they are touched. Where a leader is damaged, the first
     replica in sync that is not leads from then on: it has all that was acknowledged.
     """
     replicas = _wrong_replicas(log_set, nodes, done)
     if not replicas:
-        return
+        return replicas
     for node, key in replicas:
         with nodes.writing(node):  # all of it is compared, whoever does so
             distrust(nodes.by_node[node].values(), key)
     log_set.publish(shrunk(log_set.state, nodes.live, replicas).following())
     bring_in_sync(log_set, nodes, CopyBudget(ALL_BYTES))
+    return replicas
 
 
 def _wrong_replicas(
     log_set: LogSet, nodes: Quorum, done: _Report
-) -> set[tuple[int, TopicPartition]]:
-    """Return the replicas in sync that are to be copied again; note which, and why."""
+) -> Mapping[tuple[int, TopicPartition], str]:
+    """Return the replicas in sync that are to be copied again, with a line that says why."""
     folders = partitions_by_node(nodes.nodes())
-    wrong: set[tuple[int, TopicPartition]] = set()
+    wrong: dict[tuple[int, TopicPartition], str] = {}
     for key, each in replicas_of(log_set.state):
         check_interrupt()
         found = {n: folders.get(n, {}).get(key) for n in each.isr if n in nodes.live}
         id_key, topic = known_topic(log_set.state, key)
         partition = _Partition(key, id_key, each, topic.partitions[key.partition].log_end)
         try:
-            wrong |= {(node, key) for node in _wrong(partition, found, done)}
+            wrong |= {(n, key): line for n, line in _wrong(partition, found, done).items()}
         except (OSError, KafkaLogError) as error:
             done.problems.append(f"{key}: {error}")
     return wrong
@@ -133,14 +144,14 @@ class _Partition(NamedTuple):
 _Found: TypeAlias = Mapping[int, "PartitionDirectory | None"]
 
 
-def _wrong(partition: _Partition, found: _Found, done: _Report) -> list[int]:
-    """Return the nodes in sync whose replicas, of those ``found``, are to be copied again."""
+def _wrong(partition: _Partition, found: _Found, done: _Report) -> dict[int, str]:
+    """Return the nodes in sync whose replicas, of those ``found``, are to be copied, and why."""
     key, replicas, end = partition.key, partition.replicas, partition.end
     order = [n for n in (replicas.leader, *replicas.replicas) if n in found]
     leader = found.get(replicas.leader)
     has_all = (log_end_of(leader) or 0) >= end and _id_fault(partition, leader) is None
     if leader is not None and has_all and not any(_differing(partition, leader, found)):
-        return []
+        return {}
     damaged: dict[int, str] = {}
     for good in dict.fromkeys(order):
         damage = _damage_in(partition, found[good])
@@ -153,19 +164,13 @@ def _wrong(partition: _Partition, found: _Found, done: _Report) -> list[int]:
             f"{key} is damaged on all nodes that are there, and was left as it is: {texts}. "
             f"Bring back a node that is away. {FROM_ONE_NODE}"
         )
-        return []
+        return {}
     source = found[good]
     assert source is not None  # noqa: S101 - that would be damage
     differing = {n: why for n, why in _differing(partition, source, found) if n not in damaged}
-    done.written += [
-        f"{key} on node {node}, as a copy of node {good}'s: it was damaged: {damage}"
-        for node, damage in damaged.items()
-    ]
-    done.written += [
-        f"{key} on node {node}, as a copy of node {good}'s: it differed: {why}"
-        for node, why in differing.items()
-    ]
-    return [*damaged, *differing]
+    why = {n: f"it was damaged: {text}" for n, text in damaged.items()}
+    why |= {n: f"it differed: {text}" for n, text in differing.items()}
+    return {n: f"{key} on node {n}, as a copy of node {good}'s: {w}" for n, w in why.items()}
 
 
 def _differing(
@@ -219,7 +224,7 @@ def _preview(log_set: LogSet, nodes: Quorum, done: _Report) -> None:
     if prepared is not None:
         done.written.append(f"commit {prepared.sequence} is prepared, and would be finished")
     else:
-        _wrong_replicas(log_set, nodes, done)
+        done.written += _wrong_replicas(log_set, nodes, done).values()
     folders = partitions_by_node(nodes.nodes())
     for key, each in replicas_of(log_set.state):
         for node in each.replicas:

@@ -306,12 +306,13 @@ def _brought(
     except OSError as error:
         nodes.fail(lagging.node, error)
     except KafkaLogError as error:
-        _tell_behind(lagging, error)
+        _tell_behind(lagging, nodes, error)
     return None
 
 
-def _tell_behind(lagging: Lagging, error: KafkaLogError) -> None:
+def _tell_behind(lagging: Lagging, nodes: Quorum, error: KafkaLogError) -> None:
     """Say of a replica that it stays behind; others of the node may be as they should."""
+    nodes.behind[lagging.node, lagging.key] = str(error)
     text = "the replica of %s on node %d cannot be brought in sync: %s"
     _LOGGER.warning(text, lagging.key, lagging.node, error)
 
@@ -331,7 +332,7 @@ def _is_in_place(brought: _Brought, nodes: Quorum) -> bool:
     except OSError as error:
         nodes.fail(lagging.node, error)
     except KafkaLogError as error:
-        _tell_behind(lagging, error)
+        _tell_behind(lagging, nodes, error)
     return False
 
 

@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from kafkalog.checkpoints.commit_state import CommitState
+    from kafkalog.model import TopicPartition
 
 __all__ = ["Controller", "Quorum"]
 
@@ -93,6 +94,8 @@ class Quorum(Node):
     by_node: Mapping[int, Mapping[str, Path]]
     voters: tuple[frozenset[int], ...]
     failed: dict[int, str] = field(default_factory=dict)
+    behind: dict[tuple[int, TopicPartition], str] = field(default_factory=dict)
+    """Why a replica could not be brought in sync, by its node."""
     undecided: list[int] = field(default_factory=list)
     """The sequence numbers of states that were prepared, and may be decided by others."""
     declared: list[CommitStamp] = field(default_factory=list)

@@ -213,7 +213,8 @@ def test_a_replica_that_cannot_be_brought_in_sync_keeps_the_set_ours(
     away.rename(nodes[1])
     (nodes[1] / "t-0").rename(tmp_path / "elsewhere")
     (nodes[1] / "t-0").symlink_to(tmp_path / "elsewhere")
-    (problem,) = give(nodes, metadata).problems
+    why, problem = give(nodes, metadata).problems
+    assert why.startswith("t-0 stays out of sync on node 1: ")
     assert "t-0 is in sync on nodes [0, 2] of [" in problem
     check_ours(nodes)
 

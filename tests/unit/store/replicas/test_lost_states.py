@@ -247,6 +247,29 @@ def test_recover_brings_a_node_back_that_has_lost_something(what: str, nodes: li
     check_whole(nodes, ROWS)
 
 
+@pytest.mark.parametrize("what", ["leader-epoch-checkpoint", "first .index", "last .log"])
+def test_recover_says_that_a_replica_with_a_folder_in_the_place_of_a_file_stays_behind(
+    what: str, nodes: list[Path]
+) -> None:
+    folder = nodes[1] / "t-0"
+    path = folder / what
+    if " " in what:
+        which, suffix = what.split()
+        path = {"first": min, "last": max}[which](folder.glob(f"*{suffix}"))
+    path.unlink()
+    path.mkdir()
+    append(nodes, 3, ["more"])
+    for _ in range(2):
+        done = recover(split_paths(path_of(nodes)))
+        (problem,) = done.problems
+        assert problem.startswith(f"t-0 stays out of sync on node 1: {path}: ")
+        assert "folder where a regular file is expected; remove it" in problem
+        assert not any("t-0 on node 1" in line for line in done.written)
+    path.rmdir()
+    assert recover(split_paths(path_of(nodes))).problems == []
+    check_whole(nodes, [*ROWS, "more"])
+
+
 def test_a_rebuilt_node_is_not_trusted(nodes: list[Path], tmp_path: Path) -> None:
     """Its logs are those of an older copy, and nothing says so any more."""
     for partition in (0, 1):
