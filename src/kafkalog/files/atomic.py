@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from kafkalog.files.regular import create_exclusive, fsync_directory, sync, try_to_link, write_all
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 
@@ -101,7 +102,8 @@ def prepare(path: Path, data: bytes, *, suffix: str = TEMPORARY_SUFFIX) -> None:
     left there, or somebody's link, is unlinked and never written through.
     """
     temporary = _temporary(path, suffix)
-    temporary.unlink(missing_ok=True)
+    with _naming_folder():
+        temporary.unlink(missing_ok=True)
     write_new(temporary, data)
 
 
@@ -121,9 +123,21 @@ def write_new(path: Path, data: bytes) -> None:
 
 def publish(path: Path, *, suffix: str = TEMPORARY_SUFFIX, fsync: bool = True) -> None:
     """Rename what :func:`prepare` wrote over ``path``: the moment at which it becomes visible."""
-    _temporary(path, suffix).replace(path)
+    with _naming_folder():
+        _temporary(path, suffix).replace(path)
     if fsync:
         fsync_directory(path.parent)
+
+
+@contextlib.contextmanager
+def _naming_folder() -> Iterator[None]:
+    """Say which folder is in the place of a file, and what to do: a rename names both."""
+    try:
+        yield
+    except IsADirectoryError as error:
+        place = error.filename2 or error.filename
+        text = "a folder is in the place of this file; remove it"
+        raise IsADirectoryError(error.errno, text, str(place)) from error
 
 
 def _temporary(path: Path, suffix: str = TEMPORARY_SUFFIX) -> Path:

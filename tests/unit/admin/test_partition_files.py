@@ -72,6 +72,19 @@ def test_a_topic_id_that_a_folder_has_lost_is_named_and_written_again(log: Path,
     assert values_of([log], "t") == {0: ["0a", "1a", "2a"], 1: ["0b", "1b", "2b"]}
 
 
+def test_a_folder_in_the_place_of_a_topic_id_is_named_and_removed(log: Path) -> None:
+    path = log / "t-1" / PARTITION_METADATA
+    path.unlink()
+    path.mkdir()
+    said = CliRunner().invoke(app, ["recover", str(log)])
+    assert said.exit_code == 2
+    assert f"{path}: a folder is in the place of this file; remove it" in said.output
+    path.rmdir()
+    assert CliRunner().invoke(app, ["recover", str(log)]).exit_code == 0
+    write(log, 2)
+    assert values_of([log], "t") == {0: ["0a", "1a", "2a"], 1: ["0b", "1b", "2b"]}
+
+
 def test_a_recovery_point_that_stops_the_next_writer_is_named_and_can_be_removed(
     log: Path,
 ) -> None:

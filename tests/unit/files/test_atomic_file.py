@@ -56,3 +56,14 @@ def test_a_link_in_place_of_the_file_is_replaced_and_not_followed(tmp_path: Path
     write_atomically(path, b"new")
     assert victim.read_bytes() == b"mine"
     assert not path.is_symlink()
+
+
+@pytest.mark.parametrize("suffix", ["", TEMPORARY_SUFFIX])
+def test_a_folder_in_the_place_of_either_file_is_named_with_what_to_do(
+    suffix: str, tmp_path: Path
+) -> None:
+    path, folder = tmp_path / "state", tmp_path / f"state{suffix}"
+    folder.mkdir()
+    with pytest.raises(IsADirectoryError, match=r"in the place of this file; remove it.*") as said:
+        write_atomically(path, b"new")
+    assert said.value.filename == str(folder)
