@@ -131,6 +131,7 @@ bench: env ## Measure beside Spark's Kafka connector and Parquet, growth, start-
 	$(RUN) python -m benchmarks.compaction --docs docs
 	$(RUN) python -m benchmarks.latest --docs docs
 	$(RUN) python -m benchmarks.look_ups --docs docs
+	$(RUN) python -m benchmarks.decoding
 	$(RUN) python -m benchmarks.groups --docs docs
 	$(RUN) python -m benchmarks.buckets --docs docs
 	$(RUN) python -m benchmarks.replicas --docs docs
