@@ -4,6 +4,8 @@
     the records of ``_schemas``: which schemas there are, by subject, version and id.
 ``avro``, ``json_schema``, ``protobuf``
     one format each: the column that a schema gives, and a value's way into it.
+``avro_columns``, ``avro_kernels``
+    many values of Avro at once, for the schemas that most topics have.
 ``limits``
     what a schema and a value may be at most.
 

@@ -3,7 +3,8 @@
 Bytes are decoded by fastavro, by the schema that wrote them, and resolved to the one of the column
 as Avro's specification says. Types are those of Spark's Avro source (``SchemaConverters``), but
 that a type inside itself is text of JSON, and types of times are plain numbers where Spark has no
-type. Records without fields and ``null`` are text, too.
+type. Records without fields and ``null`` are text, too. Many values of a plain schema are decoded
+at once, by ``avro_columns``; it gives the same, or leaves a value to this.
 
 fastavro recurses in C without a bound, and makes as many items as an array says. Schemas that let
 a value abuse that are walked over first (:func:`_checker`): those with a type inside itself, and
@@ -17,13 +18,19 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import pyarrow as pa
 
 from kafkalog.errors import OptionError, SchemaError
+from kafkalog.streaming.decoding.avro_columns import (
+    MOST_DIGITS,
+    AvroType,
+    BulkReader,
+    NotPlainError,
+)
 from kafkalog.streaming.decoding.limits import (
     MAX_DEPTH,
     Cells,
@@ -75,6 +82,7 @@ _KINDS: Final = {
 _LEAST: Final = {"null": 0, "float": 4, "double": 8}
 _LAST_INT: Final = 2**31
 _CELLS_PER_BYTE: Final = 16
+_BULK: Final = frozenset({"boolean", "int", "long", "float", "double", "bytes", "string"})
 
 
 class AvroColumn:
@@ -126,6 +134,24 @@ class AvroColumn:
                 raise DecodeError(f"{type(error).__name__}: {error}"[:500]) from None
 
         return decode
+
+    def bulk_reader(self, writer: SchemaText) -> BulkReader | None:
+        """Return what decodes many values at once; None where it takes :meth:`reader`.
+
+        Raises:
+            SchemaError: the writer's schema is none.
+        """
+        written = _parsed(writer)
+        if _checker(written, 0, self.cells) is not None:
+            return None
+        try:
+            return BulkReader(_outline(written), _outline(self._schema))
+        except NotPlainError:
+            return None
+
+    def filled(self, size: int) -> int:
+        """Return about how many fields a value of so many bytes fills, decoded in bulk."""
+        return 1 + self._fields + size
 
 
 def _library() -> Any:  # noqa: ANN401 - a module
@@ -364,6 +390,87 @@ def _decimal(value: bytes, digits: int, scale: int) -> Decimal:
         raise DecodeError(f"has a decimal of more than {digits} digits")
     sign, text = int(number < 0), str(abs(number))
     return Decimal((sign, tuple(map(int, text)), -scale))
+
+
+# ----------------------------------------------------------------------------------------------
+# Schemas that are decoded in bulk.
+
+
+def _outline(schema: _Parsed) -> AvroType:
+    """Return the types of a schema for ``avro_columns``.
+
+    Raises:
+        NotPlainError: it has types that are decoded value by value.
+    """
+    return _Outline(schema.named).of(schema.root)
+
+
+class _Outline:
+    def __init__(self, named: dict[str, Any]) -> None:
+        self._named = named
+        self._above: list[str] = []
+
+    def of(self, schema: Any) -> AvroType:  # noqa: ANN401 - JSON
+        kind, found = _resolved(schema, self._named)
+        if kind == "union":
+            kinds = [_resolved(each, self._named)[0] for each in found]
+            if len(found) != 2 or kinds.count("null") != 1 or "union" in kinds:
+                raise NotPlainError
+            null_at = kinds.index("null")
+            return replace(self.of(found[1 - null_at]), null_at=null_at)
+        if kind == "record":
+            return self._record(found)
+        if kind == "array":
+            item = self.of(found["items"])
+            return AvroType(kind, pa.list_(item.type), inner={"item": item})
+        plain = found if isinstance(found, dict) else {}
+        if kind in {"enum", "fixed"}:
+            return _outlined_name(kind, plain)
+        return _outlined(kind, plain)
+
+    def _record(self, schema: dict[str, Any]) -> AvroType:
+        name, fields = schema["name"], schema["fields"]
+        if (
+            name in self._above
+            or not fields
+            or any("aliases" in each for each in (schema, *fields))
+        ):
+            raise NotPlainError
+        self._above.append(name)
+        inner = {each["name"]: self.of(each["type"]) for each in fields}
+        self._above.pop()
+        if len(inner) != len(fields):
+            raise NotPlainError
+        defaults = {each["name"]: each["default"] for each in fields if "default" in each}
+        made = pa.struct([(each, one.type) for each, one in inner.items()])
+        return AvroType("record", made, inner=inner, identity=name, defaults=defaults)
+
+
+def _outlined_name(kind: str, schema: dict[str, Any]) -> AvroType:
+    """Return an enum, or a fixed type that is no number."""
+    if "aliases" in schema or schema.get(_LOGICAL) == "decimal":
+        raise NotPlainError
+    if kind == "enum":
+        symbols = tuple(schema["symbols"])
+        return AvroType(kind, pa.string(), more=symbols, identity=(schema["name"], symbols))
+    size = schema["size"]
+    return AvroType(kind, pa.binary(), more=size, identity=(schema["name"], size))
+
+
+def _outlined(kind: str, schema: dict[str, Any]) -> AvroType:
+    """Return a type without a name."""
+    if kind not in _BULK:
+        raise NotPlainError
+    made, logical = _primitive(kind, schema).type, schema.get(_LOGICAL)
+    identity, more = str(made), None
+    if pa.types.is_decimal(made):
+        if made.precision > MOST_DIGITS:
+            raise NotPlainError
+        kind, more = "decimal", 10**made.precision
+    elif (kind, logical) in _TIMES:
+        in_millis = str(logical).endswith("-millis")
+        kind = "date" if logical == "date" else "millis" if in_millis else kind
+    return AvroType(kind, made, more=more, identity=identity)
 
 
 def _plain(value: _Value) -> Any:  # noqa: ANN401 - JSON

@@ -27,7 +27,16 @@ from kafkalog.streaming.decoding.limits import MAX_TEXT_BYTES, DecodeError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["FORMATS", "Reference", "Registry", "Schema", "SchemaText", "context_of", "split_framed"]
+__all__ = [
+    "FORMATS",
+    "HEAD_BYTES",
+    "Reference",
+    "Registry",
+    "Schema",
+    "SchemaText",
+    "context_of",
+    "split_framed",
+]
 
 FORMATS: Final = {"AVRO": "avro", "JSON": "json", "PROTOBUF": "protobuf"}
 """A registry's names of the formats, and those of the option ``decode.value``."""
@@ -35,7 +44,8 @@ FORMATS: Final = {"AVRO": "avro", "JSON": "json", "PROTOBUF": "protobuf"}
 _CONTEXT: Final = re.compile(r":(\.[^:]*):")
 _MOST_REFERENCES: Final = 1000
 _MOST_PROBLEMS: Final = 3
-_HEAD_BYTES: Final = 5
+HEAD_BYTES: Final = 5
+"""Bytes before the payload: a byte 0, and the id of the schema."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,12 +200,12 @@ def split_framed(value: bytes) -> tuple[int, bytes]:
     Raises:
         DecodeError: it does not begin as a registry's clients write it: a byte 0, the id.
     """
-    if len(value) < _HEAD_BYTES or value[0]:
+    if len(value) < HEAD_BYTES or value[0]:
         raise DecodeError(
-            f"begins with {value[:_HEAD_BYTES].hex(' ') or 'nothing'}, expected a byte 0 and the "
+            f"begins with {value[:HEAD_BYTES].hex(' ') or 'nothing'}, expected a byte 0 and the "
             "4 bytes of a schema's id"
         )
-    return int.from_bytes(value[1:_HEAD_BYTES], "big", signed=True), value[_HEAD_BYTES:]
+    return int.from_bytes(value[1:HEAD_BYTES], "big", signed=True), value[HEAD_BYTES:]
 
 
 def _schema_of(subject: str, version: int, value: dict[str, Any]) -> Schema:

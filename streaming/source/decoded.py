@@ -16,28 +16,36 @@ from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
+import numpy as np
 import pyarrow as pa
 
 from kafkalog.errors import KafkaLogError, OptionError, SchemaError, UnknownTopicOrPartitionError
 from kafkalog.files.system import remembered
+from kafkalog.streaming.decoding.avro_columns import NotPlainError
 from kafkalog.streaming.decoding.limits import DecodeError
 from kafkalog.streaming.decoding.registry import (
     FORMATS,
+    HEAD_BYTES,
     Registry,
     SchemaText,
     context_of,
     split_framed,
 )
+from kafkalog.streaming.records.arrow_buffers import binary_column
 from kafkalog.streaming.source.reading import BatchSize, read_split
 from kafkalog.streaming.source.schema import DecodedSide, RowSchema
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from numpy.typing import NDArray
+
+    from kafkalog.streaming.decoding.avro_columns import BulkReader
     from kafkalog.streaming.options.read_options import ReadOptions
+    from kafkalog.streaming.records.arrow_buffers import Bytes, Integers
     from kafkalog.streaming.source.planner import LogSplit
 
-__all__ = ["choose_sides", "decode_batches", "read_registry", "read_rows"]
+__all__ = ["BULK_FROM", "choose_sides", "decode_batches", "read_registry", "read_rows"]
 
 _LOGGER: Final = logging.getLogger("kafkalog.source")
 _Decode: TypeAlias = Callable[[bytes], Any]
@@ -46,6 +54,8 @@ _CELLS: Final = 2_000_000
 _MOST_VERSIONS: Final = 20
 """How many versions are tried for the columns that a query was planned with."""
 _MOST_REGISTRIES: Final = 8
+BULK_FROM: Final = 256
+"""Of fewer values of a schema in a batch each is decoded by itself: a kernel takes time to load."""
 
 
 # ----------------------------------------------------------------------------------------------
@@ -313,24 +323,42 @@ def decode_batches(
     """
     decoders = [_SideDecoder(each, options) for each in rows.decoded]
     for batch in batches:
-        columns = [_bytes_of(batch.column(each.place_in(rows))) for each in decoders]
-        start = 0
+        filled = np.zeros(batch.num_rows, np.int64)
         for each in decoders:
-            each.begin_batch()
-        while start < batch.num_rows:
-            end, cells = start, 0
-            while end < batch.num_rows and cells < _CELLS:
-                for decoder, values in zip(decoders, columns, strict=True):
-                    cells += decoder.add(values[end])
-                end += 1
-            made = {name: array for each in decoders for name, array in each.finish().items()}
+            filled += each.begin_batch(batch.column(each.place_in(rows)))
+        start = 0
+        for end in _cuts(filled, decoders):
+            made = {name: array for each in decoders for name, array in each.finish(end).items()}
             yield _assembled(batch.slice(start, end - start), made, rows)
             start = end
 
 
-def _bytes_of(column: pa.Array) -> list[bytes | None]:
-    found: list[bytes | None] = column.view(pa.binary()).to_pylist()
-    return found
+def _cuts(filled: NDArray[np.int64], decoders: Sequence[_SideDecoder]) -> Iterator[int]:
+    """Tell where to cut a batch, and decode on the way the rows that are decoded one by one.
+
+    Args:
+        filled: about how many fields each row fills that is decoded in bulk.
+        decoders: what decodes the others.
+    """
+    one_by_one = np.flatnonzero(np.any([each.is_single for each in decoders], axis=0)).tolist()
+    total = np.concatenate([np.zeros(1, np.int64), np.cumsum(filled)])
+    row, rows, cells = 0, len(filled), 0
+    for single in [*one_by_one, rows]:
+        while row < single:  # all up to there in bulk
+            room = total[row] + _CELLS - cells
+            end = min(int(np.searchsorted(total, room, side="left")), single)
+            cells, row = cells + int(total[end] - total[row]), end
+            if cells >= _CELLS:
+                yield row
+                cells = 0
+        if single < rows:
+            cells += int(filled[single]) + sum(each.add(single) for each in decoders)
+            row = single + 1
+            if cells >= _CELLS:
+                yield row
+                cells = 0
+    if cells:
+        yield rows
 
 
 def _assembled(
@@ -342,54 +370,105 @@ def _assembled(
 
 
 class _SideDecoder:
-    """Decodes keys or values, some rows at a time."""
+    """Decodes keys or values, some rows at a time: in bulk where it can, others one by one."""
 
     def __init__(self, side: DecodedSide, options: ReadOptions) -> None:
         self._side = side
         self._options = options
         self._column = _column_of(side)
         self._readers: dict[int, _Decode | str] = {}
+        self._bulk_readers: dict[int, BulkReader | None] = {}
         self._registry: Registry | None = None
         self._may_look = True
+        self._rows = _Rows(pa.array([], pa.binary()))
+        self._done = 0
+        self._places: list[int] = []
         self._values: list[Any] = []
-        self._ids: list[int | None] = []
-        self._errors: list[str | None] = []
+        self._errors: dict[int, str] = {}
+        self.is_single: NDArray[np.bool_] = np.zeros(0, np.bool_)
+        """Which rows of the batch are decoded one by one."""
 
     def place_in(self, rows: RowSchema) -> int:
         """Return the place of the column that is decoded."""
         return rows.stored.columns.index(self._side.side)
 
-    def begin_batch(self) -> None:
-        """Look again for schemas that were not there, once a batch at most."""
+    def begin_batch(self, column: pa.Array) -> NDArray[np.int64]:
+        """Begin with a batch; return about how many fields each row fills, 0 if that is not known.
+
+        Schemas that were not there are looked for again, once a batch at most.
+        """
         self._may_look = True
         self._readers = {
             number: known for number, known in self._readers.items() if not isinstance(known, str)
         }
+        self._rows, self._done = _Rows(column), 0
+        in_bulk = np.zeros(len(column), np.bool_)
+        if self._side.format == "avro":
+            for number, among in self._rows.by_number():
+                if len(among) >= BULK_FROM and self._bulk_reader(number) is not None:
+                    in_bulk[among] = True
+        self.is_single = ~in_bulk
+        sizes = self._rows.sizes()
+        fixed = self._column.filled(0) if in_bulk.any() else 0
+        found: NDArray[np.int64] = np.where(in_bulk, sizes + fixed, 0)
+        return found
 
-    def add(self, data: bytes | None) -> int:
-        """Decode a value, and return about how many fields it fills."""
-        value, number, error = None, None, None
+    def _bulk_reader(self, number: int) -> BulkReader | None:
+        if isinstance(self._reader(number), str):
+            return None
+        if number not in self._bulk_readers:
+            schema = self._known(number)
+            found = None if schema is None else self._column.bulk_reader(schema)
+            self._bulk_readers[number] = found
+        return self._bulk_readers[number]
+
+    def add(self, row: int) -> int:
+        """Decode a row that is not decoded in bulk; return about how many fields it fills."""
+        return self._decode(row) if self.is_single[row] else 0
+
+    def _decode(self, row: int) -> int:
+        data, value = self._rows.value(row), None
         if data is not None:
             try:
-                number, decode, payload = self._reader_of(data)
+                _, decode, payload = self._reader_of(data)
                 value = decode(payload)
             except DecodeError as reason:
-                error = f"the {self._side.side} {reason}"
-                number = self._number_of(data)
+                self._errors[row] = f"the {self._side.side} {reason}"
+        self._places.append(row)
         self._values.append(value)
-        self._ids.append(number)
-        self._errors.append(error)
         return 1 if value is None else 1 + int(self._column.cells.used)
 
-    def finish(self) -> dict[str, pa.Array]:
-        """Return the columns of the rows since the last call."""
-        arrays = (
-            self._array(),
-            pa.array(self._ids, pa.int32()),
-            pa.array(self._errors, pa.string()),
-        )
-        self._values, self._ids, self._errors = [], [], []
+    def finish(self, end: int) -> dict[str, pa.Array]:
+        """Return the columns of the rows since the last call, up to one of the batch."""
+        start, self._done = self._done, end
+        parts = [] if self.is_single[start:end].all() else self._read_in_bulk(start, end)
+        places, values = np.array(self._places, np.int64), self._array()
+        column = _put_together([*parts, (places, values)], start, end - start)
+        errors: list[str | None] = [None] * (end - start)
+        for row, reason in self._errors.items():
+            errors[row - start] = reason
+        self._places, self._values, self._errors = [], [], {}
+        numbers = self._rows.numbers(start, end)
+        arrays = (column, numbers, pa.array(errors, pa.string()))
         return dict(zip(self._side.fields, arrays, strict=True))
+
+    def _read_in_bulk(self, start: int, end: int) -> list[tuple[NDArray[np.int64], pa.Array]]:
+        """Decode rows by schemas that permit it; those that it leaves are decoded one by one."""
+        parts = []
+        for number, rows in self._rows.by_number(start, end):
+            reader = self._bulk_readers.get(number)
+            if reader is None or self.is_single[rows[0]]:
+                continue
+            try:
+                column, bad = reader.read(*self._rows.payloads(rows))
+            except NotPlainError:  # too large for one column
+                column, bad = pa.nulls(len(rows), self._side.kind), np.ones(len(rows), np.bool_)
+            for row in rows[bad].tolist():
+                self._decode(row)
+            if bad.any():
+                rows, column = rows[~bad], column.filter(pa.array(~bad))  # noqa: PLW2901
+            parts.append((rows, column))
+        return parts
 
     def _array(self) -> pa.Array:
         kind = self._side.kind
@@ -403,14 +482,8 @@ class _SideDecoder:
             except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
                 self._values[place] = None
                 reason = f"the {self._side.side} does not fit the column: {error}"
-                self._errors[place] = reason.encode(errors="replace").decode()[:500]
+                self._errors[self._places[place]] = reason.encode(errors="replace").decode()[:500]
         return pa.array(self._values, kind)
-
-    def _number_of(self, data: bytes) -> int | None:
-        try:
-            return split_framed(data)[0]
-        except DecodeError:
-            return None
 
     def _reader_of(self, data: bytes) -> tuple[int | None, _Decode, bytes]:
         if self._side.format == "json":
@@ -418,12 +491,16 @@ class _SideDecoder:
             number, payload = split_framed(data) if data[:1] == b"\0" else (None, data)
             return number, self._column.decode, payload
         number, payload = split_framed(data)
-        reader = self._readers.get(number)
-        if reader is None:
-            reader = self._readers[number] = self._find(number)
+        reader = self._reader(number)
         if isinstance(reader, str):
             raise DecodeError(reader)
         return number, reader, payload
+
+    def _reader(self, number: int) -> _Decode | str:
+        reader = self._readers.get(number)
+        if reader is None:
+            reader = self._readers[number] = self._find(number)
+        return reader
 
     def _find(self, number: int) -> _Decode | str:
         """Return what decodes by the schema of an id, or why there is none."""
@@ -449,3 +526,64 @@ class _SideDecoder:
         if FORMATS.get(found.format) != self._side.format:
             raise SchemaError(f"{found} is of {FORMATS.get(found.format, found.format)}")
         return registry.text_of(found)
+
+
+class _Rows:
+    """The rows of one column of a batch, with what stands at their heads."""
+
+    def __init__(self, column: pa.Array) -> None:
+        self._column = column.view(pa.binary())
+        self._values: list[bytes | None] | None = None
+        found = binary_column(self._column)
+        self._source = found.data
+        self._starts, self._ends = found.offsets[:-1], found.offsets[1:]
+        framed = self._ends - self._starts >= HEAD_BYTES
+        if len(found.valid):
+            framed &= found.valid != 0
+        heads = np.zeros((len(column), HEAD_BYTES), np.uint8)
+        if framed.any():
+            at = self._starts[framed]
+            heads[framed] = self._source[at[:, None] + np.arange(HEAD_BYTES)]
+        self._is_framed = framed & (heads[:, 0] == 0)
+        ids = np.ascontiguousarray(heads[:, 1:]).view(">i4").ravel()
+        self._ids: NDArray[np.int32] = ids.astype(np.int32)
+
+    def value(self, row: int) -> bytes | None:
+        """Return a row's bytes."""
+        if self._values is None:
+            self._values = self._column.to_pylist()
+        return self._values[row]
+
+    def sizes(self) -> NDArray[np.int64]:
+        """Return how many bytes follow the head of each row."""
+        found: NDArray[np.int64] = self._ends - self._starts - HEAD_BYTES
+        return found
+
+    def by_number(
+        self, start: int = 0, end: int | None = None
+    ) -> Iterator[tuple[int, NDArray[np.int64]]]:
+        """Give the ids of schemas in some rows, each with the rows that name it."""
+        rows = start + np.flatnonzero(self._is_framed[start:end])
+        ids = self._ids[rows]
+        for number in np.unique(ids).tolist():
+            yield number, rows[ids == number]
+
+    def payloads(self, rows: NDArray[np.int64]) -> tuple[Bytes, Integers, Integers]:
+        """Return the bytes of all rows, and where the payloads of some of them start and end."""
+        return self._source, self._starts[rows] + HEAD_BYTES, self._ends[rows]
+
+    def numbers(self, start: int, end: int) -> pa.Array:
+        """Return the ids of schemas of some rows; null where there is none."""
+        return pa.array(self._ids[start:end], mask=~self._is_framed[start:end])
+
+
+def _put_together(
+    parts: Sequence[tuple[NDArray[np.int64], pa.Array]], first: int, count: int
+) -> pa.Array:
+    """Return columns of some rows each as one of all rows, in their order."""
+    parts = [each for each in parts if len(each[0])]
+    if len(parts) == 1:
+        return parts[0][1]  # the rows of one part are in their order
+    order = np.empty(count, np.int64)
+    order[np.concatenate([rows for rows, _ in parts]) - first] = np.arange(count)
+    return pa.concat_arrays([column for _, column in parts]).take(pa.array(order))

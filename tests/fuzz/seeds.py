@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import random
 import struct
 import tarfile
 from typing import TYPE_CHECKING, Final
@@ -12,11 +13,17 @@ import pyarrow.parquet as pq
 import zstandard
 from tests.fuzz import odd_files
 from tests.fuzz.targets import PARSERS, sets_folder
+from tests.support.avro_values import random_value, written
 from tests.support.cluster_records import registered
 from tests.support.corpus import CASES, CORPUS
 from tests.support.message_sets import GOLDEN
 from tests.support.record_fuzz import seeds as record_seeds
-from tests.support.registry_records import AVRO_SCHEMAS, JSON_SCHEMA, schema_record
+from tests.support.registry_records import (
+    AVRO_SCHEMAS,
+    JSON_SCHEMA,
+    PLAIN_AVRO_SCHEMAS,
+    schema_record,
+)
 from tests.support.remote_records import segment_added, segment_updated
 from tests.support.states import up_to
 from tests.support.tiers import chunk_sizes
@@ -261,6 +268,15 @@ def _decoded_values() -> Iterator[bytes]:
     yield b"\x04\x00\x08\x05\x12\x02\x08\x01\x1a\x07\x0a\x01k\x12\x02\x08\x01"
 
 
+def _bulk_values() -> Iterator[bytes]:
+    rng = random.Random(7)
+    schemas = [json.loads(each) for each in PLAIN_AVRO_SCHEMAS]
+    for pair, schema in enumerate([schemas[0], *schemas]):
+        values = [written(schema, random_value(rng, schema)) for _ in range(4)]
+        yield bytes([pair]) + b"".join(bytes([len(each)]) + each for each in values)
+    yield b"\0\1\2"
+
+
 def _tiers() -> Iterator[bytes]:
     """Give manifests of both kinds of chunks with their logs, and segments of several leaders."""
     manifest = {
@@ -333,6 +349,7 @@ _SEEDS: Final[dict[str, Callable[[], Iterable[bytes]]]] = {
     "buckets": _buckets,
     "tiers": _tiers,
     "decoded_values": _decoded_values,
+    "bulk_values": _bulk_values,
     "registries": _registries,
     "markers": _markers,
     "newest_keys": lambda: [

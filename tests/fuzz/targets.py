@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import json
 import logging
 import os
 import shutil
@@ -20,6 +21,7 @@ import numpy as np
 import pyarrow as pa
 from crc32c import crc32c
 from tests.fuzz import odd_files
+from tests.support.avro_values import BothWays
 from tests.support.message_sets import GZIP, gzip_stream, message
 from tests.support.record_batches import (
     STORED_COLUMNS,
@@ -32,7 +34,12 @@ from tests.support.record_batches import (
     records_of,
 )
 from tests.support.record_fuzz import outcome
-from tests.support.registry_records import AVRO_SCHEMAS, JSON_SCHEMA, PROTO_SCHEMA
+from tests.support.registry_records import (
+    AVRO_SCHEMAS,
+    JSON_SCHEMA,
+    PLAIN_AVRO_SCHEMAS,
+    PROTO_SCHEMA,
+)
 
 from kafkalog.checkpoints import broker, bucket_state, intent, state_file
 from kafkalog.errors import KafkaLogError
@@ -579,6 +586,25 @@ def decoded_values(data: bytes) -> str:
     return _kind_of_error(lambda: pa.array([decode(data[1:])], column.type).to_pylist())
 
 
+def bulk_values(data: bytes) -> str:
+    """Values of Avro in bulk, held against one by one; the first byte chooses schemas.
+
+    Each value has a byte before it: how long it is.
+    """
+    ways = _ways()
+    values, at = [], 1
+    while at < len(data):
+        values.append(data[at + 1 : at + 1 + data[at]])
+        at += 1 + data[at]
+    return str(ways[data[0] % len(ways)].check(values)) if data else ""
+
+
+@functools.cache
+def _ways() -> list[BothWays]:
+    old, new = (json.loads(each) for each in PLAIN_AVRO_SCHEMAS)
+    return [BothWays(old, old), BothWays(old, new), BothWays(new, new)]
+
+
 def registries(data: bytes) -> str:
     """A record of a schema registry's topic, and what is made of the schemas in it."""
     key, _, value = data.partition(b"\n")
@@ -676,6 +702,7 @@ TARGETS: Final[dict[str, Callable[[bytes], str]]] = {
         cluster_metadata,
         tiers,
         decoded_values,
+        bulk_values,
         registries,
         options,
         odd_state_files,

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AVRO_SCHEMAS",
     "JSON_SCHEMA",
+    "PLAIN_AVRO_SCHEMAS",
     "PROTO_SCHEMA",
     "deleted_subject",
     "framed",
@@ -33,6 +34,22 @@ AVRO_SCHEMAS = (
         '{"name":"e","type":{"type":"enum","name":"E","symbols":["p","q"]}}]}'
     ),
 )
+_PLAIN_FIELDS = (
+    '{"name":"l","type":{"type":"array","items":["null",{"type":"record","name":"I","fields":['
+    '{"name":"s","type":"string"},{"name":"b","type":{"type":"array","items":"boolean"}}]}]}},'
+    '{"name":"e","type":{"type":"enum","name":"E","symbols":["p","q"]}},'
+    '{"name":"d","type":["null",{"type":"bytes","logicalType":"decimal","precision":4}]},'
+    '{"name":"t","type":{"type":"long","logicalType":"timestamp-millis"}},'
+    '{"name":"x","type":{"type":"fixed","name":"X","size":2}},{"name":"f","type":"float"},'
+)
+PLAIN_AVRO_SCHEMAS = (
+    f'{{"type":"record","name":"R","fields":[{_PLAIN_FIELDS}{{"name":"i","type":"int"}}]}}',
+    (
+        f'{{"type":"record","name":"R","fields":[{{"name":"i","type":["null","long"]}},'
+        f'{_PLAIN_FIELDS}{{"name":"n","type":"string","default":"none"}}]}}'
+    ),
+)
+"""Two versions of a schema whose values are decoded in bulk."""
 JSON_SCHEMA = (
     '{"type":"object","properties":{"i":{"type":"integer"},"n":{"type":"number"},'
     '"s":{"type":"string"},"l":{"type":"array","items":{"$ref":"#"}},'

@@ -37,6 +37,7 @@ from kafkalog.streaming.decoding.limits import DecodeError
 from kafkalog.streaming.decoding.protobuf import ProtobufColumn, _Compiled
 from kafkalog.streaming.decoding.registry import Registry, SchemaText
 from kafkalog.streaming.options.read_options import ReadOptions
+from kafkalog.streaming.source import decoded as decoding
 from kafkalog.streaming.spark.datasource import KafkaLogDataSource
 
 if TYPE_CHECKING:
@@ -72,6 +73,12 @@ ROW = {
     "seats": {"A": 3},
     "plane": b"N14228",
 }
+
+
+@pytest.fixture(autouse=True, params=["one by one", "in bulk"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Decode values of Avro in both ways, few though they are."""
+    monkeypatch.setattr(decoding, "BULK_FROM", 10**9 if request.param == "one by one" else 1)
 
 
 def avro_bytes(schema: object, value: object) -> bytes:
