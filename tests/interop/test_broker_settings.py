@@ -6,6 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
@@ -60,13 +61,19 @@ class Admin:
         for future in self._client.delete_topics([topic], operation_timeout=SECONDS).values():
             future.result(SECONDS)
 
-    def given(self, topic: str) -> dict[str, str]:
-        """Ask for the settings that were given to the topic itself."""
+    def given(self, topic: str) -> dict[str, str] | None:
+        """Ask for the settings that were given to the topic itself; None if it is not known."""
         resource = ConfigResource("topic", topic)
         (future,) = self._client.describe_configs([resource]).values()
+        try:
+            entries = future.result(SECONDS).values()
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                raise
+            return None
         return {
             entry.name: entry.value
-            for entry in future.result(SECONDS).values()
+            for entry in entries
             if ConfigSource(entry.source) == ConfigSource.DYNAMIC_TOPIC_CONFIG
         }
 
