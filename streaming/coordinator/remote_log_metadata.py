@@ -166,15 +166,6 @@ class RemoteSegment(NamedTuple):
     custom_metadata: bytes | None = None
     has_txn_index: bool = True
 
-    def epoch_range(self, epoch: int) -> tuple[int, int] | None:
-        """Return the first and the last offset of an epoch that it has; None if it has none."""
-        for slot, (each, first) in enumerate(self.leader_epochs):
-            if each == epoch:
-                later = self.leader_epochs[slot + 1 :]
-                last = (later[0][1] if later else self.end_offset) - 1
-                return max(first, self.start_offset), last
-        return None
-
 
 @dataclass(slots=True)
 class RemoteLogReplay:
