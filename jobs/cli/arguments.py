@@ -10,7 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from kafkalog.errors import OptionError
-from kafkalog.jobs.process.arguments import SETTINGS, pairs, point_in_time
+from kafkalog.jobs.process.arguments import (
+    STORES,
+    pairs,
+    point_in_time,
+    refuse_all_but_stores,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -184,15 +189,15 @@ def with_tier(act: Callable[..., None]) -> Callable[..., None]:
     """Give a command the options of a remote tier; it takes them as ``tier``."""
     signature = inspect.signature(act, eval_str=True)
     own = {name: each for name, each in signature.parameters.items() if name != "tier"}
-    added = _TIER_OPTIONS if "settings" in own else {**_TIER_OPTIONS, "settings": SETTINGS}
+    added = _TIER_OPTIONS if "settings" in own else {**_TIER_OPTIONS, "settings": STORES}
 
     @wraps(act)
     def command(**words: Any) -> None:  # noqa: ANN401 - whatever the command takes
         settings = words["settings"]
         told = {name: words.pop(name) for name in added}
         tier = Tier.of(told["remote"], told["remote_layout"], told["remote_keys"], settings)
-        if settings and "settings" in added and not tier.is_given:
-            raise typer.BadParameter("--set goes with --remote: it says how the tier is read")
+        if "settings" in added and not tier.is_given:
+            refuse_all_but_stores(settings)
         act(**words, tier=tier)
 
     parameters = [

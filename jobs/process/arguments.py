@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import contextmanager
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -11,7 +12,7 @@ import typer
 from kafkalog.errors import OptionError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
 __all__ = [
     "ALLOW_BROKER",
@@ -25,6 +26,7 @@ __all__ = [
     "READ_ISOLATION",
     "REBUILD",
     "SETTINGS",
+    "STORES",
     "TABLE",
     "TABLE_FORMAT",
     "TOPIC",
@@ -38,8 +40,13 @@ __all__ = [
     "pairs",
     "point_in_time",
     "reading_options",
+    "refuse_all_but_stores",
     "split_names",
+    "stores_opened",
 ]
+
+
+_STORAGE: Final = "storage."
 
 
 class Isolation(StrEnum):
@@ -73,6 +80,12 @@ SETTINGS = Annotated[
     list[str] | None,
     typer.Option(
         "--set", metavar="NAME=VALUE", help="Any option of the format kafkalog; may be repeated."
+    ),
+]
+STORES = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="NAME=VALUE", help="How a store is reached: storage.… as for Spark."
     ),
 ]
 FROM_TARGET = Annotated[
@@ -150,6 +163,39 @@ def pairs(words: Iterable[str] | None) -> dict[str, str]:
         if found.setdefault(name, value) != value:
             raise typer.BadParameter(f"{name} is given twice: {found[name]!r} and {value!r}")
     return found
+
+
+def refuse_all_but_stores(words: Iterable[str] | None) -> None:
+    """Refuse options of a command that has no use for others than those of a store.
+
+    Raises:
+        BadParameter: one that is not called ``storage.…``, or a word without ``=``.
+    """
+    for name, _ in named_values(words):
+        if not name.lower().startswith(_STORAGE):
+            raise typer.BadParameter(
+                f"--set {name}: this command takes storage.… alone, which says how a store is "
+                "reached; where it has --remote, also how that tier is read"
+            )
+
+
+@contextmanager
+def stores_opened(words: Iterable[str] | None) -> Iterator[None]:
+    """Have the stores that a command names by URIs opened as its ``--set storage.…`` words say.
+
+    Raises:
+        OptionError: an option that no store has, or a wrong value.
+        BadParameter: a word without ``=``.
+    """
+    given = {k: v for k, v in named_values(words) if k.lower().startswith(_STORAGE)}
+    if not given:
+        yield
+        return
+    from kafkalog.files.storage import opening_stores  # noqa: PLC0415
+    from kafkalog.streaming.options.store_options import StoreOptions  # noqa: PLC0415
+
+    with opening_stores(StoreOptions.parse(given).storage):
+        yield
 
 
 def given_settings(words: Iterable[str] | None) -> dict[str, str]:

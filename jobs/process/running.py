@@ -25,6 +25,7 @@ import typer.core
 from kafkalog.errors import InvalidTopicError, KafkaLogError, OptionError
 from kafkalog.files.paths import refuse_among_logs
 from kafkalog.files.system import said_of_file
+from kafkalog.jobs.process.arguments import STORES, refuse_all_but_stores, stores_opened
 from kafkalog.jobs.process.jars import OFFLINE, JarError
 from kafkalog.texts import printable
 
@@ -107,6 +108,7 @@ _Offline = Annotated[
 
 def _common(
     output: _Output = None,
+    settings: STORES = None,
     offline: _Offline = False,
     quiet: _Quiet = False,
     verbose: _Verbose = False,
@@ -120,6 +122,9 @@ def _common_options() -> dict[str, typer.core.TyperOption]:
     app.command()(_common)
     return {each.name: each for each in typer.main.get_command(app).params}  # type: ignore[misc]
 
+
+_ON_DISKS: Final = {"broker", "node"}
+"""Commands about log directories, which no log in an object store has."""
 
 _WITH_JARS: Final = {"table_format", "input_format", "speed"}
 """Parameters of pipelines that may need jars: Delta's, or of Spark's Kafka connector."""
@@ -137,8 +142,11 @@ class Command(typer.core.TyperCommand):
     def __init__(self, *args: Any, **given: Any) -> None:  # noqa: ANN401 - what typer gives
         super().__init__(*args, **given)
         self.context_settings = {**_HELP, **self.context_settings}
+        self._added: set[str | None] = set()
         if not self.context_settings.get("allow_extra_args"):
-            self.params = [*self.params, *self._more_options()]
+            added = list(self._more_options())
+            self._added = {each.name for each in added}
+            self.params = [*self.params, *added]
         for param in self.params:
             if isinstance(param, typer.core.TyperOption):
                 param.metavar = _stand_in(param) if param.metavar is None else param.metavar
@@ -151,7 +159,12 @@ class Command(typer.core.TyperCommand):
         names = {each.name for each in self.params}
         for name, option in _common_options().items():
             opts = [opt for opt in option.opts if opt not in taken]
-            has_meaning = {"output": "as_json" in names, "offline": _WITH_JARS & names}
+            has_meaning = {
+                "output": "as_json" in names,
+                "offline": _WITH_JARS & names,
+                "settings": any(each.nargs == -1 for each in self.params)
+                and str(self.name).split()[0] not in _ON_DISKS,
+            }
             if opts and has_meaning.get(name, True):
                 option = copy(option)  # noqa: PLW2901 - it is this command's
                 option.opts = opts
@@ -178,8 +191,11 @@ class Command(typer.core.TyperCommand):
 
     def invoke(self, ctx: Any) -> Any:  # noqa: ANN401 - classes of typer
         """Run the command; what it prints is as it was told."""
-        given = {name: ctx.params.pop(name, None) for name in _common_options()}
-        form = Form(given["output"] or ctx.params.get("metrics_format") or Form.TABLE)
+        stores = ctx.params.get("settings")
+        given = {name: ctx.params.pop(name, None) for name in self._added}
+        if "settings" in given:
+            refuse_all_but_stores(stores)
+        form = Form(given.get("output") or ctx.params.get("metrics_format") or Form.TABLE)
         if form is Form.PROMETHEUS and "metrics_format" not in ctx.params:
             raise typer.BadParameter("prometheus is a form of 'kafkalog lag' alone")
         if ctx.params.get("as_json"):
@@ -188,15 +204,16 @@ class Command(typer.core.TyperCommand):
             form = Form.JSON
         elif form in {Form.JSON, Form.CSV}:
             ctx.params["as_json"] = True
-        verbose = bool(given["verbose"] or ctx.params.get("show_all"))
-        token = _PRINTING.set(Printing(form, verbose, bool(given["quiet"])))
-        offline = OFFLINE.set(bool(given["offline"]))
+        verbose = bool(given.get("verbose") or ctx.params.get("show_all"))
+        token = _PRINTING.set(Printing(form, verbose, bool(given.get("quiet"))))
+        offline = OFFLINE.set(bool(given.get("offline")))
         logger = logging.getLogger("kafkalog")
         level = logger.level
-        if given["quiet"] or given["verbose"]:
-            logger.setLevel(logging.ERROR if given["quiet"] else logging.INFO)
+        if given.get("quiet") or given.get("verbose"):
+            logger.setLevel(logging.ERROR if given.get("quiet") else logging.INFO)
         try:
-            return super().invoke(ctx)
+            with stores_opened(stores):
+                return super().invoke(ctx)
         finally:
             logger.setLevel(level)
             OFFLINE.reset(offline)

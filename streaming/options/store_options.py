@@ -153,17 +153,21 @@ class StoreOptions(Options):
         doc="the proxy's URL",
     )
 
+    @property
+    def storage(self) -> dict[str, object]:
+        """The fields of :class:`~kafkalog.files.storage.StorageOptions` that are given, or None."""
+        return {
+            declared.field.removeprefix("storage_"): getattr(self, declared.field)
+            for declared in options_of(StoreOptions)
+        }
+
     def in_store(self, paths: tuple[str, ...]) -> tuple[str, ...]:
         """Return places, those that are URIs with how their store is opened.
 
         Tiered ones have that already: these options are a copy of others.
         """
-        given = {
-            declared.field.removeprefix("storage_"): getattr(self, declared.field)
-            for declared in options_of(StoreOptions)
-        }
         return tuple(
-            p.with_options(given)
+            p.with_options(self.storage)
             if isinstance(p, RemoteRoot) and not isinstance(p, TieredRoot)
             else p
             for p in paths

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import stat
 import tempfile
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from hashlib import blake2b
 from pathlib import Path
@@ -19,10 +20,10 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from kafkalog.errors import LogDirectoryError, OptionError
 from kafkalog.files.regular import read_regular
-from kafkalog.files.system import system
+from kafkalog.files.system import remembered, system
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
 __all__ = [
     "LOG_FINDERS",
@@ -34,6 +35,7 @@ __all__ = [
     "Tier",
     "TieredRoot",
     "is_object_uri",
+    "opening_stores",
     "read_key_file",
     "with_secrets",
 ]
@@ -274,6 +276,28 @@ class StorageOptions:
         return replace(self, **{key: value for key, value in given.items() if value is not None})  # type: ignore[arg-type]
 
 
+class _OfProcess:
+    """How this process opens a store of which its URI says nothing more."""
+
+    def __init__(self) -> None:
+        self.options = StorageOptions()
+
+
+@contextmanager
+def opening_stores(given: Mapping[str, object]) -> Iterator[None]:
+    """Have every store whose URI is read meanwhile opened so, as a command was told.
+
+    Args:
+        given: fields of :class:`StorageOptions`; None is as not given.
+    """
+    ours = remembered(_OfProcess)
+    before, ours.options = ours.options, ours.options.merged(given)
+    try:
+        yield
+    finally:
+        ours.options = before
+
+
 class RemoteRoot(str):
     """A log directory's URI, without secrets; ``options`` has what was taken out of it.
 
@@ -309,7 +333,7 @@ class RemoteRoot(str):
         if uri.scheme.lower() != "s3":
             is_container = uri.scheme.lower() in _CONTAINER_FIRST and ":" not in user
             may_tell = uri.query or (user and not is_container)
-            return cls(clean, StorageOptions(), Secret(text) if may_tell else text)
+            return cls(clean, remembered(_OfProcess).options, Secret(text) if may_tell else text)
         found: dict[str, object] = {}
         for name, value in parse_qsl(uri.query, keep_blank_values=True):
             if name not in _QUERY:
@@ -321,7 +345,7 @@ class RemoteRoot(str):
         if user:
             access, _, secret = user.partition(":")
             found |= {"access_key": unquote(access), "secret_key": unquote(secret)}
-        return cls(clean, StorageOptions().merged(found), "")
+        return cls(clean, remembered(_OfProcess).options.merged(found), "")
 
     def uri_here(self) -> str:
         """Return the URI as the user wrote it.

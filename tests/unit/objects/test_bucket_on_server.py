@@ -6,17 +6,19 @@ import json
 import os
 import pickle
 import random
+import shlex
 import subprocess
 import sys
 import threading
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 import pytest
 from tests.support.distributions import ROOT
 from tests.support.interrupting import AlarmError, raising
 from tests.support.object_store import ObjectStore, Request, object_store
+from typer.testing import CliRunner
 
 import kafkalog
 from kafkalog.errors import OptionError
@@ -24,6 +26,7 @@ from kafkalog.files import objects, open_file
 from kafkalog.files.open_file import _KnownFiles
 from kafkalog.files.storage import RemoteRoot
 from kafkalog.files.system import remembered, system
+from kafkalog.jobs.cli.app import app
 from kafkalog.streaming.admin.backup import back_up
 from kafkalog.streaming.objects import bucket_store
 from kafkalog.streaming.objects.bucket_store import BucketRoot, BucketStore
@@ -445,3 +448,48 @@ def test_requests_are_as_many_as_the_cost_page_says(server: ObjectStore) -> None
     cost = day * (counted["PUT"] * 5 + counted["GET"] * 0.4) / 1e6
     c, r = commits / seconds, readers
     assert cost == pytest.approx(0.43 * c + 0.035 * r * (1 + 2 * c), rel=0.02)
+
+
+COMMANDS: Final = (
+    "topic create {log} -t made",
+    "topic list {log}",
+    "topic describe {log}",
+    "topic offsets {log}",
+    "topic stats {log} -t t",
+    "consume {log} -t t",
+    "dump {log} -t t",
+    "find {log} --text 1",
+    "get {log} -t t --key a",
+    "sql {log} 'select count(*) from t'",
+    "verify {log}",
+    "report {log}",
+    "plot {log} -t t --png {folder}/plot.png",
+    "group list {log}",
+    """lag {log} --offsets '{{"t":{{"0":0}}}}'""",
+    "topic alter {log} -t t --config retention.ms=7d",
+    "topic trim {log} -t t -p 0 -o 1 --yes",
+    "retain {log} --dry-run",
+    "compact {log} --dry-run",
+    "backup {log} {folder}/backup",
+    "topic delete {log} -t made --yes",
+)
+
+
+def test_each_command_reaches_the_store_as_it_was_told(
+    server: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    server.reset()
+    place, options = server.uri("commanded"), server.options
+    kafkalog.append(place, "t", pa.table({"key": ["a"], "value": ["1"]}), options=options)
+    told = [word for pair in options.items() for word in ("--set", "=".join(pair))]
+    for command in COMMANDS:
+        remembered(bucket_store._OpenStores).by_root.clear()
+        words = shlex.split(command.format(log=place, folder=tmp_path))
+        done = CliRunner().invoke(app, [*words, *told])
+        assert done.exit_code == 0, (command, done.output, done.exception)
+    refused = CliRunner().invoke(app, ["topic", "list", place, "--set", "readUpTo=logEnd"])
+    assert refused.exit_code == 2
+    assert "takes storage.… alone" in " ".join(refused.output.split())
