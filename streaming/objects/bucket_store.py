@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from kafkalog.checkpoints.bucket_state import object_path
 from kafkalog.errors import CorruptRecordError, DataLossError, LogDirectoryError, OptionError
 from kafkalog.files.objects import open_objects
+from kafkalog.files.open_file import forget_remote
 from kafkalog.files.remote_path import RemoteEntry, RemotePath, RemoteStatus
 from kafkalog.files.storage import STORE, RemoteRoot, is_object_uri
 from kafkalog.files.system import remembered, system
@@ -548,7 +549,7 @@ class BucketStore:
             self._look_if_due()
             found = self._shown.files.get(key)
             if not isinstance(found, Segment) or found.number != carried.number:
-                self._carried.pop(key, None)
+                self._let_go(key)
                 raise ObjectReplacedError(f"{self.uri_of(key)} was replaced while it was read")
             parts.append(self._read(key, found, position, end - position))
         return b"".join(parts)
@@ -585,12 +586,23 @@ class BucketStore:
                 return self._numbered_batches(extent, log_id)[start:end]
             return self._range_of(extent, log_id, start, end)
         except DataLossError as error:
-            self._carried.pop(key, None)
+            self._let_go(key)
             self.forget_listing()
             self._look_if_due()
             if self._names(log_id, extent):
                 raise
             raise ObjectReplacedError(f"{error}; the log names another one") from error
+
+    def _let_go(self, key: str) -> None:
+        """Forget what a task was told of a partition, its topic's id too: it is older than the log.
+
+        What was opened by it would be opened again by who looks for the rows elsewhere.
+        """
+        folder = key.rpartition("/")[0]
+        self._carried_metadata.pop(f"{folder}/{METADATA}", None)
+        for each in [each for each in self._carried if each.rpartition("/")[0] == folder]:
+            self._carried.pop(each, None)
+            forget_remote(self, each)
 
     def _range_of(self, extent: Extent, log_id: str, start: int, end: int) -> bytes:
         path = object_path(log_id, extent.object)

@@ -30,6 +30,7 @@ __all__ = [
     "OpenFile",
     "RemoteFile",
     "fill_from",
+    "forget_remote",
     "next_data_at",
     "open_file",
     "open_remote",
@@ -262,6 +263,11 @@ def open_remote(path: RemotePath) -> RemoteFile:
     if len(files) > _KEPT_FILES:
         files.popitem(last=False)
     return known.file
+
+
+def forget_remote(store: Store, key: str) -> None:
+    """Let a file of a store be opened anew by who opens it next."""
+    remembered(_KnownFiles).pop((store, key), None)
 
 
 class RemoteFile:

@@ -340,6 +340,45 @@ def test_what_was_planned_before_a_merge_is_read_after_it_and_after_a_sweep(
         assert sorted(offsets(api._read_splits(planned, parsed, read_rows))) == sorted(expected)
 
 
+def test_a_task_finds_what_became_of_all_partitions_that_it_was_given(
+    root: BucketRoot, objects: FolderObjects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(in_objects, "MAX_INLINE_BYTES", 10)
+    slow = BucketRoot.of(RemoteRoot.parse(str(root)).with_options({"poll_interval_ms": 3_600_000}))
+    parsed = replace(ReadOptions.parse({"path": "/log", "subscribe": "t"}), paths=(slow,))
+    read_rows = ReadRows.of(parsed, (), ())
+    fill(root, 12, {"segment.bytes": "6000"})
+    planned = api._plan(parsed)
+    expected = offsets(api._read_splits(planned, parsed, read_rows))
+    sent = pickle.dumps(planned)
+    assert merge(root).segments
+    age(objects, days=3)
+    kafkalog.append(str(root), "other", pa.table({"value": ["x"]}))
+    with root.writing() as log:
+        assert sweep_data(log)[0] > 0
+    monkeypatch.setattr(system, "memory", {})  # a process of its own
+    assert offsets(api._read_splits(pickle.loads(sent), parsed, read_rows)) == expected
+
+
+def test_a_task_takes_no_rows_of_a_topic_that_was_made_again_for_those_that_were_planned(
+    root: BucketRoot, objects: FolderObjects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(in_objects, "MAX_INLINE_BYTES", 10)
+    given = {"path": "/log", "subscribe": "t", "failOnDataLoss": "false"}
+    parsed = replace(ReadOptions.parse(given), paths=(root,))
+    fill(root, 3, {})
+    sent = pickle.dumps(api._plan(parsed))
+    topics.delete([str(root)], "t")
+    age(objects, days=3)
+    kafkalog.append(str(root), "other", pa.table({"value": ["x"]}))
+    with root.writing() as log:
+        assert sweep_data(log)[0] > 0
+    fill(root, 6, {})
+    monkeypatch.setattr(system, "memory", {})  # a process of its own
+    splits = pickle.loads(sent)
+    assert offsets(api._read_splits(splits, parsed, ReadRows.of(parsed, (), ()))) == []
+
+
 def offsets(batches: Iterator[pa.RecordBatch]) -> list[tuple[int, int]]:
     return [(row["partition"], row["offset"]) for batch in batches for row in batch.to_pylist()]
 
