@@ -208,6 +208,12 @@ def _say_restored(done: RestoredTier) -> None:
         )
     if done.unknown_settings:
         print_line(f"nobody tells the settings of {listed(done.unknown_settings)}", err=True)
+    if done.positions:
+        print_line(
+            f"{many(sum(done.positions.values()), 'position')} of "
+            f"{many(len(done.positions), 'consumer group')} were not tiered, and are not restored",
+            err=True,
+        )
     print_line(
         "What the brokers had not uploaded is not in a tier: the records above these ends, and the "
         "positions of consumer groups",

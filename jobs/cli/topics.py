@@ -96,14 +96,20 @@ def tiers(
         remote = tier.settings.get("remote.path")  # without it, the path is the tier
         rows = list_tiers(tiered_paths(paths, remote, tier.settings), topic)
     shown = rows if as_json else [_shown_tier(row) for row in rows]
-    print_rows(shown, as_json=as_json, spare=("topicId", "path", "localSegments"))
+    spare = ("topicId", "path", "localSegments", "remoteStart", "remoteEnd", "localStart")
+    print_rows(shown, as_json=as_json, spare=spare)
     tell_if_nothing(rows, "nothing of these topics is in the tier")
     exit_if(row["gaps"] for row in rows)
 
 
 def _shown_tier(row: Mapping[str, Any]) -> dict[str, Any]:
-    gaps = ", ".join(f"[{start}, {end})" for start, end in row["gaps"])
-    return {**row, "orphans": len(row["orphans"]), "gaps": gaps or None}
+    """Return a row with ranges of offsets as text: where the tier starts and ends is in them."""
+    ranges = {name: row.get(name) or [] for name in ("onlyRemote", "both", "onlyLocal", "gaps")}
+    texts = {
+        name: ", ".join(f"[{start}, {end})" for start, end in some) or None
+        for name, some in ranges.items()
+    }
+    return {**row, "orphans": len(row["orphans"]), **texts}
 
 
 # ----------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from kafkalog.streaming.store.ends.rule import OffsetGap
     from kafkalog.streaming.store.ends.tracker import LogEndTracker
 
-__all__ = ["describe_partitions", "list_offsets", "list_topics"]
+__all__ = ["describe_partitions", "ends_of", "list_offsets", "list_topics"]
 
 Row = dict[str, Any]
 

@@ -22,17 +22,24 @@ from kafkalog.checkpoints.broker import (
     read_offset_checkpoint,
     write_topic_id,
 )
-from kafkalog.errors import LogDirectoryError, OptionError, UnknownTopicOrPartitionError
+from kafkalog.errors import (
+    KafkaLogError,
+    LogDirectoryError,
+    OptionError,
+    UnknownTopicOrPartitionError,
+)
 from kafkalog.files.open_file import open_file
 from kafkalog.files.paths import as_path
 from kafkalog.files.regular import fsync_directory, fsync_file
-from kafkalog.model import TopicPartition, partition_directory_name
+from kafkalog.model import OFFSETS_TOPIC, TopicPartition, partition_directory_name
 from kafkalog.streaming.admin.broker.handover import take_over
 from kafkalog.streaming.admin.topics import alter
 from kafkalog.streaming.coordinator.cluster_metadata import read_cluster_topics
+from kafkalog.streaming.coordinator.group_replay import read_group_positions
 from kafkalog.streaming.log.files import LOG, file_name
 from kafkalog.streaming.log.segment import LogSegment
 from kafkalog.streaming.options.topic_settings import LogConfig
+from kafkalog.streaming.store.ends.tracker import LogEndTracker
 from kafkalog.streaming.store.log_dirs import LogDirs
 from kafkalog.streaming.tiers.layouts import EPOCHS
 from kafkalog.streaming.tiers.tiered_store import TieredPath
@@ -80,6 +87,8 @@ class RestoredTier:
     unknown_settings: list[str] = field(default_factory=list)
     high_watermarks: dict[TopicPartition, int] = field(default_factory=dict)
     """Up to where the cluster had committed, of partitions of which what is left of it tells."""
+    positions: dict[str, int] = field(default_factory=dict)
+    """How many positions of each group in what was restored lie in what is left of the cluster."""
 
     def not_uploaded(self, partition: RestoredPartition) -> int:
         """Return how many offsets above its end are known to be lost."""
@@ -250,6 +259,7 @@ def settings_of_cluster(
             done.high_watermarks[key] = max(end, done.high_watermarks.get(key, 0))
         cluster = read_cluster_topics(as_path(place))
         by_id.update({} if cluster is None else cluster.settings)
+    done.positions = _positions(cluster_metadata, {each.key for each in done.partitions})
     found = {}
     for topic, topic_id in {(each.key.topic, each.topic_id) for each in done.partitions}:
         known = by_id.get(topic_id or "")
@@ -258,6 +268,21 @@ def settings_of_cluster(
         found[topic] = dict(_kept(topic, known or {}))
     done.unknown_settings.sort()
     return found
+
+
+def _positions(places: Sequence[str], restored: Collection[TopicPartition]) -> dict[str, int]:
+    """Count the positions of groups in some partitions, by groups."""
+    found: dict[str, set[TopicPartition]] = {}
+    for place in places:
+        watch = LogEndTracker([place], lambda key: key.topic == OFFSETS_TOPIC)
+        try:
+            for key, end in watch.look().offsets.items():
+                with watch.open(key) as log:
+                    for group, positions in read_group_positions(log, end).items():
+                        found.setdefault(group, set()).update(positions.keys() & restored)
+        except KafkaLogError as error:
+            _LOGGER.warning("%s: positions of groups are not counted: %s", place, error)
+    return {group: len(some) for group, some in sorted(found.items()) if some}
 
 
 def _kept(topic: str, known: Mapping[str, str]) -> Iterator[tuple[str, str]]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.support import cluster_records
 from tests.support.logs import write_checkpoint
+from tests.support.streams import Log
 from tests.support.tiers import AivenTier, KafkaTier, write_log
 from tests.support.transactions import COMMIT, BrokerLog
 from typer.testing import CliRunner
@@ -132,3 +133,16 @@ def test_the_command_says_in_numbers_what_is_missing(log: Path, tmp_path: Path) 
     done = CliRunner().invoke(app, words)
     assert "bytes, without the last 17, which were not uploaded" in done.stdout
     assert "nobody tells" not in done.stderr
+
+
+def test_positions_that_were_not_tiered_are_counted(log: Path, tmp_path: Path) -> None:
+    tier = KafkaTier(tmp_path / "tier")
+    tier.move(log / "t-0", [0, 10, 20])
+    left = Log(tmp_path / "left")
+    for group, partition in (("a", "t-0"), ("b", "t-0"), ("b", "other-0")):
+        left.commit_position(group, partition, 5)
+    words = ["--from-tiers", str(tier.root), str(tmp_path / "back")]
+    done = CliRunner().invoke(app, [*words, "--cluster-metadata", str(left.path)])
+    assert done.exit_code == 0, done.output
+    said = "2 positions of 2 consumer groups were not tiered, and are not restored"
+    assert said in done.stderr.replace("\n", " ")

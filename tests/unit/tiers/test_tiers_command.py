@@ -68,12 +68,31 @@ def test_a_row_says_what_lies_where(log: Path, tier: KafkaTier) -> None:
         "remoteBytes": size,
         "localStart": 20,
         "localSegments": 2,
+        "onlyRemote": [[0, 20]],
+        "both": [],
+        "onlyLocal": [[20, 40]],
         "path": str(log / "t-0"),
         "orphans": [],
         "gaps": [],
     }
     table = run("tiers", log, "--remote", tier.root).stdout
     assert "remoteSegments" in table
+    assert "[20, 40)" in table
+
+
+def test_offsets_that_lie_in_both_places_and_only_here_are_told(log: Path, tier: KafkaTier) -> None:
+    tier.move(log / "t-0", [0, 10])
+    tier.upload(log / "t-0", 10, 20)
+    tier.upload(log / "t-0", 20, 30)
+    write_metadata(log, tier.records)
+    (row,) = rows(run("tiers", log, "--remote", tier.root, "--json"))
+    assert (row["onlyRemote"], row["both"], row["onlyLocal"]) == (
+        [[0, 10]],
+        [[10, 30]],
+        [[30, 40]],
+    )
+    (row,) = rows(run("tiers", tier.root, "--json"))  # names alone do not tell where the last ends
+    assert (row["onlyRemote"], row["both"], row["onlyLocal"]) == (None, None, None)
 
 
 def test_orphans_and_gaps_are_shown(log: Path, tier: KafkaTier) -> None:
@@ -88,6 +107,7 @@ def test_orphans_and_gaps_are_shown(log: Path, tier: KafkaTier) -> None:
     assert result.exit_code == 1
     here, gone = rows(result)
     assert here["gaps"] == [[10, 20]]
+    assert (here["onlyRemote"], here["onlyLocal"]) == ([[0, 10]], [[20, 40]])
     assert len(here["orphans"]) == 3
     assert all(f"{20:020d}-" in name for name in here["orphans"])
     assert (gone["topicId"], len(gone["orphans"])) == (former.topic_id, 3)
