@@ -8,9 +8,13 @@ a request in that time, however many partitions it watches.
 
 from __future__ import annotations
 
+import errno
 import functools
 import hashlib
 import re
+import stat
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import pyarrow as pa
@@ -43,6 +47,12 @@ _REFUSALS: Final = re.compile(
 
 403 is the status, not a part of a path or of a number of bytes.
 """
+
+
+_STAYS_WRONG: Final = frozenset(
+    {errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EACCES, errno.EPERM}
+)
+"""What a folder of this machine answers, and always will."""
 
 
 class _Stores:
@@ -171,9 +181,11 @@ class RemoteStore:
 
         Raises:
             FileNotFoundError: there is none.
-            LogDirectoryError: the store fails.
+            LogDirectoryError: the store fails, or it is no file.
         """
         files = self._connected[0]
+        if isinstance(files, pafs.LocalFileSystem):
+            self._check_is_file(key)
 
         def ask() -> tuple[OpenObject, int, str]:
             handle = files.open_input_file(key)
@@ -187,6 +199,21 @@ class RemoteStore:
             raise
         digest = hashlib.blake2b(f"{size} {tag}".encode(), digest_size=7).digest()
         return handle, RemoteStatus(-1, int.from_bytes(digest, "big"), size, -1)
+
+    def _check_is_file(self, key: str) -> None:
+        """Refuse what is no plain file in a folder that stands for a store: a FIFO would block.
+
+        Raises:
+            LogDirectoryError: it is something else.
+        """
+        with suppress(OSError):  # what is not there is said by who opens it
+            mode = Path(key).stat().st_mode
+            if not stat.S_ISREG(mode):
+                what = "a folder" if stat.S_ISDIR(mode) else "a FIFO, a socket or a device"
+                raise LogDirectoryError(
+                    f"{self.uri_of(key)} is {what}, expected an object of the store, a plain file: "
+                    "find out who put it there, and move it away"
+                )
 
     def status(self, key: str) -> RemoteStatus:
         """Ask for one file now."""
@@ -274,6 +301,11 @@ class RemoteStore:
             except FileNotFoundError:
                 raise
             except OSError as error:
+                if error.errno in _STAYS_WRONG:
+                    raise LogDirectoryError(
+                        f"{what}: {error.strerror or error}; each part of the path before the last "
+                        "must be a folder that this user may look into"
+                    ) from error
                 refused = _REFUSALS.search(str(error)) is not None
                 if refused or tries >= self.options.tries:
                     raise self._failed(what, tries, refused=refused, error=error) from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,6 +12,7 @@ from tests.support.tiers import TOPIC_ID, KafkaTier, write_log, write_metadata
 import kafkalog
 from kafkalog.checkpoints.broker import LOG_START_OFFSET
 from kafkalog.errors import DataLossError, KafkaLogError, LogDirectoryError, OptionError
+from kafkalog.files.system import system
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -196,6 +198,39 @@ def test_options_that_contradict_themselves_are_refused_at_once(
 
     with pytest.raises(KafkaLogError, match=reason):
         ReadOptions.parse({"path": "/log", "subscribe": "t", **options})
+
+
+def count_rests(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Give the rests that are taken between tries."""
+    rests: list[float] = []
+    monkeypatch.setattr(system, "sleep", rests.append)
+    return rests
+
+
+@pytest.mark.parametrize("what", ["FIFO", "folder"])
+def test_what_is_no_file_in_an_object_s_place_is_refused_at_once(
+    log: Path, tier: KafkaTier, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    tier.move(log / "t-0", [0, 10])
+    write_metadata(log, tier.records)
+    (path,) = tier.folder.glob(f"{0:020d}-*.log")
+    path.unlink()
+    os.mkfifo(path) if what == "FIFO" else path.mkdir()
+    rests = count_rests(monkeypatch)
+    with pytest.raises(KafkaLogError, match=rf"{path.name} is a {what}.* move it away"):
+        values(log, tier)
+    assert not any(rests)
+
+
+def test_a_tier_below_a_file_is_refused_at_once(
+    log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    rests = count_rests(monkeypatch)
+    options = {"remote.path": str(tmp_path / "file" / "below")}
+    with pytest.raises(KafkaLogError, match=r"Not a directory.* must be a folder"):
+        kafkalog.read(log, "t", options=options)
+    assert not any(rests)
 
 
 def test_the_topic_id_is_that_of_the_tier(log: Path, tier: KafkaTier) -> None:
