@@ -33,7 +33,8 @@ spark.readStream.format("kafkalog").option("subscribe", "flights").load("/var/ka
 In brackets: what an option takes, and its default. Without brackets it takes text.
 
 - A *size* takes `k`, `m`, `g` and `t` (powers of 1024), a *time* `ms`, `s`, `m`, `h` and `d`.
-- A *timestamp* is `2026-11-22T10:15:00Z`, or milliseconds since 1970.
+- A *timestamp* is `2026-11-22T10:15:00Z`, a day such as `2026-11-22` (from 00:00 UTC), or
+  milliseconds since 1970. `yesterday` and `1h` are words of the command line alone.
 - Names match in any case. An unknown name is refused, with the nearest known one.
 - Settings of Kafka's clients (`kafka.bootstrap.servers`, security, tuning) are accepted and have no
   effect. One warning names them.

@@ -51,7 +51,7 @@ class RangeOptions(TierOptions):
         "path",
         READABLE_PATHS,
         doc="log directories, or the folder of one partition; URIs that pyarrow or fsspec "
-        "opens, such as s3://bucket/folder, too",
+        "opens, such as s3://bucket/folder, too. With remote.path it may be left out",
     )
     subscribe: str | None = option(
         "subscribe", NAMES, default=None, doc="topics, with commas between them"
@@ -88,14 +88,16 @@ class RangeOptions(TierOptions):
         "startingTimestamp",
         _MOMENT,
         default=None,
-        doc="start at the first record of each partition with this timestamp or a later one",
+        doc="start at the first record of each partition with this timestamp or a later one;"
+        " without one a read fails, see startingOffsetsByTimestampStrategy",
     )
     ending_timestamp: int | None = option(
         "endingTimestamp",
         _MOMENT,
         default=None,
         doc="end each partition before its first record with this timestamp or a later one;"
-        " streams too",
+        " streams too. Late rows behind that one are left out: [a day's "
+        "rows](source.md#a-days-rows)",
     )
     starting_offsets_by_timestamp: str | None = option(
         "startingOffsetsByTimestamp",
@@ -113,7 +115,7 @@ class RangeOptions(TierOptions):
         "startingOffsetsByTimestampStrategy",
         choice("error", "latest"),
         default="error",
-        doc="if no record is that late: fail, or start at the end",
+        doc="if a partition has no record that late, as a quiet one: fail, or start at its end",
     )
     stop_at_offsets: str | None = option(
         "stopAtOffsets",
@@ -164,8 +166,8 @@ class GroupOptions(RangeOptions):
         "stateLocation",
         Kind("a local folder (a path or file: URI)", _one_folder),
         default=None,
-        doc="a folder of this query alone, beside its checkpoint. It keeps ids of topics "
-        "and the last batches below the query's offsets, and so notices topics "
+        doc="a folder of this query alone on the driver's machine, outside of any store. It "
+        "keeps ids of topics and the last batches below the query's offsets, and so notices topics "
         "recreated, and logs cut, while the query was stopped; and the instance id of a"
         " query with joinGroup that is given none",
     )

@@ -267,7 +267,8 @@ class WriteOptions(ReplicaOptions):
         "checkpointLocation",
         text("a folder: a path or a URI"),
         default=None,
-        doc="the query's checkpoint, which you set for Spark",
+        doc="the query's checkpoint, which you set for Spark. In a store, its last batch is told "
+        "by its rows: [the checkpoint](buckets.md#the-checkpoint)",
     )
 
     # A topic's settings
@@ -381,7 +382,8 @@ class WriteOptions(ReplicaOptions):
         duration_ms(minimum=1),
         default=300_000,
         unit="ms",
-        doc="how often a writer deletes what has expired, after a commit",
+        doc="how often a writer deletes what has expired, after a commit. In a bucket "
+        "`kafkalog run maintain` does",
     )
     max_block_ms: int = option(
         "max.block.ms",
