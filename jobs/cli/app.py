@@ -289,13 +289,20 @@ _COMMANDS: Final[tuple[tuple[str, str, Callable[..., None], str, str], ...]] = (
 """Panel, name, function, the words of an example, and what it was called before."""
 
 
+class _OfDirectories(Command):
+    """A command about log directories alone, which no log in an object store has."""
+
+    reaches_stores = False
+
+
 def _register() -> None:
     """Take all commands in; one that was called otherwise answers to that too, and shows it not."""
     for panel, name, act, example, before in _COMMANDS:
         epilog = f"Example: kafkalog {name} {example}"
-        app.command(name, cls=Command, epilog=epilog, rich_help_panel=panel)(act)
+        kind = _OfDirectories if panel == _NODES else Command
+        app.command(name, cls=kind, epilog=epilog, rich_help_panel=panel)(act)
         if before:
-            app.command(before, cls=Command, epilog=epilog, hidden=True)(act)
+            app.command(before, cls=kind, epilog=epilog, hidden=True)(act)
     app.command(
         "run",
         cls=Command,

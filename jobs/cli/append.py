@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from kafkalog.checkpoints.commit_state import TopicState
     from kafkalog.jobs.cli.line_input import RecordLines
 
 __all__ = ["produce"]
@@ -206,19 +207,11 @@ class _Done:
         The last commit is cut again as it was, whatever ``--commit-lines`` is now: its rows are
         compared. Those of the commits before it are not kept.
         """
-        from kafkalog.checkpoints.committed import load_committed  # noqa: PLC0415
         from kafkalog.streaming.commit.versions import last_version  # noqa: PLC0415
-        from kafkalog.streaming.sink.write_options import WriteOptions  # noqa: PLC0415
-        from kafkalog.streaming.store.session import inspect_state, named  # noqa: PLC0415
 
         if self.transactional_id is None:
             return 0, 0
-        folders = named([self.path])
-        if load_committed(folders).state is None:
-            return 0, 0
-        options = WriteOptions.parse({**self.options, "path": self.path, "topic": self.topic})
-        log_set = inspect_state(folders, options.policy)
-        known, rows = last_version(log_set, self.topic, self.transactional_id) or (0, 0)
+        known, rows = last_version(self._known_topic(), self.transactional_id) or (0, 0)
         if rows is None or rows > known:
             raise BatchIdentityError(
                 f"the name {self.transactional_id!r} was given to other appends to topic "
@@ -226,6 +219,25 @@ class _Done:
                 "another --transactional-id"
             )
         return known, known - rows
+
+    def _known_topic(self) -> TopicState | None:
+        """Return what the log's state knows of the topic; None where there is no such topic."""
+        from kafkalog.checkpoints.committed import load_committed  # noqa: PLC0415
+        from kafkalog.streaming.commit.versions import known_topics  # noqa: PLC0415
+        from kafkalog.streaming.objects.bucket_store import bucket_of  # noqa: PLC0415
+        from kafkalog.streaming.sink.write_options import WriteOptions  # noqa: PLC0415
+        from kafkalog.streaming.store.session import inspect_state, named  # noqa: PLC0415
+
+        if (root := bucket_of([self.path])) is not None:
+            store = root.open_store()
+            store.forget_listing()
+            topics = () if store.is_empty() else store.committed().topics.values()
+            return next((topic for topic in topics if topic.name == self.topic), None)
+        folders = named([self.path])
+        if load_committed(folders).state is None:
+            return None
+        options = WriteOptions.parse({**self.options, "path": self.path, "topic": self.topic})
+        return known_topics(inspect_state(folders, options.policy), {self.topic}).get(self.topic)
 
     def tell_after(self, error: BaseException, *, as_json: bool) -> None:
         """Say what is committed, and after an interrupt which lines may be."""

@@ -114,7 +114,7 @@ def read_checkpoint(location: str) -> tuple[PartitionOffsets, frozenset[str]]:
     return reached, frozenset(key.topic for key in reached)
 
 
-def _folder(location: str) -> Path:
+def _place(location: str) -> Path:
     try:
         (path,) = split_paths(location)
     except (KafkaLogError, ValueError):
@@ -122,7 +122,11 @@ def _folder(location: str) -> Path:
             f"--checkpoint {location} is not one folder of this machine. Copy its offsets and "
             "commits to one, or give --offsets"
         ) from None
-    folder = Path(path)
+    return Path(path)
+
+
+def _folder(location: str) -> Path:
+    folder = _place(location)
     if not folder.is_dir():
         raise OptionError(f"--checkpoint {location}: there is no such folder")
     return folder
@@ -243,6 +247,15 @@ class ReadersNamed:
     checkpoints: Sequence[str] = ()
     offsets: str | None = None
     _group_readers: GroupReaders = field(default_factory=GroupReaders, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """Refuse a checkpoint that can be none, at any time: one that is not there yet may come.
+
+        Raises:
+            OptionError: it names more than a folder, or a store.
+        """
+        for location in self.checkpoints:
+            _place(location)
 
     def look(self, watch: LogEndTracker, ends: PartitionOffsets) -> list[Reader]:
         """Return the readers as they stand now; ``ends`` is what ``watch`` has just found.

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn, TextIO, cast
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, NoReturn, TextIO, cast
 
 import typer
 import typer.core
@@ -123,9 +123,6 @@ def _common_options() -> dict[str, typer.core.TyperOption]:
     return {each.name: each for each in typer.main.get_command(app).params}  # type: ignore[misc]
 
 
-_ON_DISKS: Final = {"broker", "node"}
-"""Commands about log directories, which no log in an object store has."""
-
 _WITH_JARS: Final = {"table_format", "input_format", "speed"}
 """Parameters of pipelines that may need jars: Delta's, or of Spark's Kafka connector."""
 
@@ -136,8 +133,11 @@ class Command(typer.core.TyperCommand):
     ``-h`` shows its help, whose stand-ins are plain words; ``-q`` and ``-v`` say how much is
     printed, and where it prints rows ``--output`` says how. Log directories that are not given are
     those of the environment. A second value for an option that takes one is refused: the first
-    would be lost. Example: ``kafkalog get LOG --topic t --key a --key b``.
+    would be lost. Example: ``kafkalog get LOG --topic t --key a --key b``. Where log directories
+    may be a log in a store, ``--set`` says how that is reached.
     """
+
+    reaches_stores: ClassVar = True
 
     def __init__(self, *args: Any, **given: Any) -> None:  # noqa: ANN401 - what typer gives
         super().__init__(*args, **given)
@@ -162,12 +162,13 @@ class Command(typer.core.TyperCommand):
             has_meaning = {
                 "output": "as_json" in names,
                 "offline": _WITH_JARS & names,
-                "settings": any(each.nargs == -1 for each in self.params)
-                and str(self.name).split()[0] not in _ON_DISKS,
+                "settings": self.reaches_stores and any(each.nargs == -1 for each in self.params),
             }
             if opts and has_meaning.get(name, True):
                 option = copy(option)  # noqa: PLW2901 - it is this command's
                 option.opts = opts
+                if name == "output" and "metrics_format" in names:
+                    option.help = "table, json, csv or prometheus."
                 yield option
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401 - a class of typer

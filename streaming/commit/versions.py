@@ -38,7 +38,14 @@ if TYPE_CHECKING:
     from kafkalog.streaming.store.identity import BatchIdentity
     from kafkalog.streaming.store.log_set import LogSet
 
-__all__ = ["last_version", "new_topics_of", "note_versions", "with_digests", "with_new_topics"]
+__all__ = [
+    "known_topics",
+    "last_version",
+    "new_topics_of",
+    "note_versions",
+    "with_digests",
+    "with_new_topics",
+]
 
 _WAY_OUT: Final = (
     "If the rows that are there are to stay, leave this write out; if both are wanted, write with "
@@ -63,13 +70,12 @@ def with_digests(
     return replace(identity, digests=told)
 
 
-def last_version(log_set: LogSet, topic: str, app_id: str) -> tuple[int, int | None] | None:
+def last_version(topic: TopicState | None, app_id: str) -> tuple[int, int | None] | None:
     """Return the last version of a name in a topic, and how many rows it had, if that is known.
 
-    None where there is none.
+    None where there is none, or no such topic.
     """
-    known = _known_topics(log_set, {topic}).get(topic)
-    last = None if known is None else known.versions.get(app_id)
+    last = None if topic is None else topic.versions.get(app_id)
     if last is None:
         return None
     return last.batch_id, None if last.digest is None else rows_of(last.digest)
@@ -81,7 +87,7 @@ def new_topics_of(identity: BatchIdentity, log_set: LogSet) -> BatchIdentity:
     Raises:
         BatchIdentityError: it is not the write that was committed under its version.
     """
-    return with_new_topics(identity, _known_topics(log_set, {name for name, _ in identity.digests}))
+    return with_new_topics(identity, known_topics(log_set, {name for name, _ in identity.digests}))
 
 
 def with_new_topics(identity: BatchIdentity, topics: Mapping[str, TopicState]) -> BatchIdentity:
@@ -119,7 +125,7 @@ def note_versions(
     return noting
 
 
-def _known_topics(log_set: LogSet, names: Collection[str]) -> Mapping[str, TopicState]:
+def known_topics(log_set: LogSet, names: Collection[str]) -> Mapping[str, TopicState]:
     """Return what the state knows of topics that are still the same ones."""
     # Not asked folder by folder: a log directory that is away for a moment has none of them.
     there = log_set.partitions()

@@ -147,8 +147,9 @@ class RemoteStore:
                 folders.setdefault(path, [])
         if f"{root}/{STORE}" in entries:
             raise LogDirectoryError(
-                f"{self._given} holds a log that is kept as objects, and was made after this "
-                "process began to read there: start again"
+                f"{self._given} holds a log that is kept as objects, which this process has not "
+                f"found: {STORE} there cannot be read, or was made after it began to read. Check "
+                "the keys, and that they may get objects; then start again"
             )
         self._folders, self._entries = folders, entries
         self._listed_at = system.monotonic()

@@ -118,6 +118,14 @@ def test_a_page_is_served_as_of_each_request(log: Path) -> None:
     assert [page["kafkalog_commits_total"] for page in pages] == [3, 4]
 
 
+@pytest.mark.parametrize("command", ["serve-metrics", "lag"])
+def test_a_checkpoint_that_can_never_be_read_ends_the_command(log: Path, command: str) -> None:
+    words = [command, str(log), "--checkpoint", "s3://bucket/checkpoint"]
+    refused = CliRunner().invoke(app, words)
+    assert refused.exit_code == 2
+    assert "is not one folder of this machine" in " ".join(refused.output.split())
+
+
 def test_without_the_library_the_command_that_is_named_prints_the_same(
     log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -490,6 +490,10 @@ def test_each_command_reaches_the_store_as_it_was_told(
         words = shlex.split(command.format(log=place, folder=tmp_path))
         done = CliRunner().invoke(app, [*words, *told])
         assert done.exit_code == 0, (command, done.output, done.exception)
+    lines = ["produce", place, "-t", "t", "--transactional-id", "a", "--commit-lines", "2", *told]
+    for sent, appended in (("1\n2\n3\n", 3), ("1\n2\n3\n4\n", 1)):
+        done = CliRunner().invoke(app, [*lines, "--json"], input=sent)
+        assert json.loads(done.stdout)["records"] == appended
     refused = CliRunner().invoke(app, ["topic", "list", place, "--set", "readUpTo=logEnd"])
     assert refused.exit_code == 2
     assert "takes storage.… alone" in " ".join(refused.output.split())
