@@ -189,8 +189,8 @@ _ADVICE: Final = {
     "damaged, they are copied to it. This says what would be done:",
     Fault.STATE: "What the directories say of themselves cannot be trusted. This says what can be "
     "done:",
-    Fault.TIERED: "Read these records through the broker: kafkalog does not read a remote tier. "
-    "What is here can be read with failOnDataLoss=false.",
+    Fault.TIERED: "Read these records with the tier: option remote.path, or --remote of commands "
+    "that read, names its store. What is here can be read with failOnDataLoss=false.",
 }
 _REBUILD: Final = ("python", "-m", "kafkalog.jobs.rebuild")
 
@@ -204,7 +204,7 @@ def _remedy(facts: Facts, fault: Fault, row: dict[str, Any]) -> list[str]:
     if fault is Fault.INDEXES:
         where = ["--topic", row["topic"], "--partition", str(row["partition"])]
         return [shlex.join([*_REBUILD, ",".join(facts.paths), *where])]
-    return [_line("takeover" if fault is Fault.MISSING else "recover", facts, "--dry-run")]
+    return [_line("broker takeover" if fault is Fault.MISSING else "recover", facts, "--dry-run")]
 
 
 def _unchecked_ends(facts: Facts) -> Iterator[Finding]:
@@ -288,11 +288,11 @@ def _by_us(
     named = ["--group", group]
     if to is not None:
         told = json.dumps({topic: {str(number): place for number, place in places.items()}})
-        return _CONTINUE[to], _line("groups reset", facts, *named, "--offsets", told, "--dry-run")
+        return _CONTINUE[to], _line("group reset", facts, *named, "--offsets", told, "--dry-run")
     topics = {row["topic"] for row in facts.groups if row["group"] == group}
     if facts.topic is None and topics == {topic}:
-        return _FORGET, _line("groups delete", facts, *named, "--dry-run")
-    return _EXPIRES, _line("groups", facts, *named)
+        return _FORGET, _line("group delete", facts, *named, "--dry-run")
+    return _EXPIRES, _line("group describe", facts, *named)
 
 
 def _open_transactions(facts: Facts) -> Iterator[Finding]:
@@ -307,7 +307,7 @@ def _open_transactions(facts: Facts) -> Iterator[Finding]:
             ],
             "Readers of committed records wait there until it ends, as a producer or its broker "
             "ends it. If both are gone for good, this ends it as its coordinator decided:",
-            [_line("takeover", facts, "--abort-open-transactions", "--dry-run")],
+            [_line("broker takeover", facts, "--abort-open-transactions", "--dry-run")],
         )
 
 
@@ -358,7 +358,7 @@ def _way_to_unread(facts: Facts, rows: Sequence[dict[str, Any]]) -> tuple[str, l
         "Nobody reads them: the directory was copied while a query wrote to it, or others put "
         "them there. This takes them over as they are:"
     )
-    return advice, [_line("takeover", facts, "--dry-run")]
+    return advice, [_line("broker takeover", facts, "--dry-run")]
 
 
 def _line(command: str, facts: Facts, *words: str) -> str:

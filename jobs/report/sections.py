@@ -58,7 +58,9 @@ def findings_section(facts: Facts, findings: Sequence[Finding]) -> Markup:
     """Return what is wrong, each with the commands that mend it, and what was looked at."""
     shown = [_finding(each) for each in findings[:_MOST]]
     if len(findings) > _MOST:
-        left = f"And {len(findings) - _MOST:,} more: kafkalog verify and groups list them."
+        left = (
+            f"And {len(findings) - _MOST:,} more: kafkalog verify and kafkalog group list show all."
+        )
         shown.append(tag("p", left))
     if not any(each.is_problem for each in findings):
         said = "Nothing is wrong." if facts.checks else "Nothing wrong was seen."

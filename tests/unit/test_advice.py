@@ -1302,6 +1302,44 @@ def test_each_command_and_option_that_a_text_names_exists() -> None:
     assert not wrong
 
 
+def test_no_text_and_no_line_of_the_report_names_a_command_by_an_earlier_name() -> None:
+    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    earlier = {name for name, each in commands.items() if each.hidden and each.params}
+    earlier -= {name for name, each in commands.items() if hasattr(each, "commands")}
+    assert {"groups", "takeover"} <= earlier
+    names = sorted(earlier, key=len, reverse=True)
+    named = re.compile(rf"kafkalog ({'|'.join(map(re.escape, names))})(?![\w-])")
+    pages = [
+        HOME / "README.md",
+        *(HOME / "docs").rglob("*.md"),
+        *(HOME / "docs" / "deploy").iterdir(),
+    ]
+    texts = [page.read_text() for page in pages if page.is_file()]
+    lines = [f"kafkalog {each}" for each in _lines_of_the_report()]
+    assert len(lines) > 10
+    assert [
+        found[0] for each in [*texts, *_texts(), *lines] for found in named.finditer(each)
+    ] == []
+    assert {each for each in lines if each.removeprefix("kafkalog ") not in commands} == set()
+
+
+def _lines_of_the_report() -> list[str]:
+    """Return the commands that the report puts lines together of."""
+    trees = [ast.parse(path.read_text()) for path in (HOME / "jobs" / "report").glob("*.py")]
+    calls = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    first = [
+        each.args[0]
+        for each in calls
+        if isinstance(each.func, ast.Name) and each.func.id == "_line"
+    ]
+    branches = [
+        b
+        for each in first
+        for b in ([each.body, each.orelse] if isinstance(each, ast.IfExp) else [each])
+    ]
+    return [str(each.value) for each in branches if isinstance(each, ast.Constant)]
+
+
 def _commands_in_messages() -> list[str]:
     return [each for text in MESSAGES.values() for each in COMMAND.findall(text)]
 
