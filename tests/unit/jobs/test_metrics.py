@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import urllib.request
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
 import yaml
+from tests.support.prometheus import prometheus, prometheus_program
 from typer.testing import CliRunner
 
 import kafkalog
@@ -101,7 +103,9 @@ def test_a_log_that_no_group_reads_has_metrics_too(log: Path) -> None:
 
 
 def test_a_page_is_served_as_of_each_request(log: Path) -> None:
-    server, thread = serve(LogMetrics([str(log)], ReadersNamed()), "127.0.0.1", 0)
+    server, thread = serve(
+        LogMetrics([str(log)], ReadersNamed(offsets='{"t":{"0":2}}')), "127.0.0.1", 0
+    )
     try:
         pages = []
         for _ in range(2):
@@ -202,8 +206,7 @@ def test_dashboard_and_alerts_ask_for_metrics_that_there_are(log: Path) -> None:
 
 @pytest.mark.nightly
 def test_promtool_finds_no_fault_in_the_rules_and_in_what_is_exported(log: Path) -> None:
-    promtool = shutil.which("promtool")
-    assert promtool is not None, "promtool is not installed: it comes with Prometheus"
+    promtool = prometheus_program("promtool")
     for words, given in (
         (["check", "rules", str(DEPLOY / "alerts.yaml")], ""),
         (["check", "metrics"], ran("lag", str(log), "-f", "prometheus")),
@@ -212,3 +215,38 @@ def test_promtool_finds_no_fault_in_the_rules_and_in_what_is_exported(log: Path)
             [promtool, *words], input=given, capture_output=True, text=True, check=False
         )
         assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+@pytest.mark.nightly
+def test_a_prometheus_answers_each_query_over_what_a_log_and_a_query_export(
+    log: Path, tmp_path: Path
+) -> None:
+    key = TopicPartition("t", 0)
+    lag = QueryLag("i", "n", 1, [{key: 1}], 1, 1, {"addBatch": 1.0}, {key: Unread(1, 1)})
+    page = prometheus_text([lag]).encode()
+
+    class OfQuery(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Type", "text/plain; version=0.0.4")
+            self.end_headers()
+            self.wfile.write(page)
+
+        def log_message(self, *_: object) -> None:
+            """Write nothing."""
+
+    of_query = ThreadingHTTPServer(("127.0.0.1", 0), OfQuery)
+    Thread(target=of_query.serve_forever, daemon=True).start()
+    of_log, _ = serve(LogMetrics([str(log)], ReadersNamed(offsets='{"t":{"0":2}}')), "127.0.0.1", 0)
+    targets = [f"127.0.0.1:{each.server_port}" for each in (of_query, of_log)]
+    try:
+        with prometheus(tmp_path, targets, DEPLOY / "alerts.yaml") as asked:
+            names = {name for each in queries() for name in re.findall(r"kafkalog_\w+", each)}
+            there = {name for name in names if asked.ask(name)}
+            for each in queries():
+                asked.ask(each)
+            assert len(there) >= 15, names - there
+    finally:
+        for server in (of_query, of_log):
+            server.shutdown()
+            server.server_close()
