@@ -33,6 +33,7 @@ from kafkalog.streaming.log.valid_batches import (
     ends_in_zeros,
     find_valid_end,
     is_followed,
+    matches_checksum,
     pass_damage,
 )
 from kafkalog.streaming.records.batch import scan_batches
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from kafkalog.model import TopicPartition
     from kafkalog.streaming.log.indexes import TimestampOffset
     from kafkalog.streaming.log.read.slice_reader import Decoder
+    from kafkalog.streaming.records.batch import BatchHeader
 
 
 __all__ = ["LogEnd", "PartitionLog", "identity_of", "measure_unread"]
@@ -429,19 +431,33 @@ def measure_unread(log: PartitionLog, start: int, end: int) -> tuple[int, int | 
     most. The time is None where there is no record, or it has none.
     """
     slices = log.slices(max(start, log.log_start_offset), end)
-    size = sum(each.size for each in slices) - _already_read(slices)
+    size = sum(each.size for each in slices)
+    segment = open_planned(slices[0]) if slices else None
+    if segment is not None:
+        with segment, suppress(CorruptRecordError):  # said where the next record is looked for
+            first = _first_batch(segment, slices[0])
+            if first is None:
+                size -= slices[0].size
+            else:
+                size -= max(0, first.position - slices[0].start_position)
+                if (stamp := _told_by_header(segment, first, slices[0])) is not None:
+                    return size, stamp if stamp >= 0 else None
     return size, _next_timestamp(log, slices, end)
 
 
-def _already_read(slices: Sequence[SegmentSlice]) -> int:
-    """Return the bytes before the batch of the first offset: an index leads near it, or before."""
-    segment = open_planned(slices[0]) if slices else None
-    if segment is None:
-        return 0
-    with segment, suppress(CorruptRecordError):  # said where the next record is looked for
-        position = segment.translate_offset(slices[0].start_offset)
-        return slices[0].size if position is None else max(0, position - slices[0].start_position)
-    return 0
+def _first_batch(segment: LogSegment, planned: SegmentSlice) -> BatchHeader | None:
+    """Return the batch of the first offset of a slice: an index leads near it, or before."""
+    near = segment.header_at(planned.start_position)
+    if near is not None and near.last_offset >= planned.start_offset:
+        return near
+    position = segment.translate_offset(planned.start_offset)
+    return None if position is None else segment.header_at(position)
+
+
+def _told_by_header(segment: LogSegment, first: BatchHeader, planned: SegmentSlice) -> int | None:
+    """Return the time of the first record of a slice, if the header of a sound batch tells it."""
+    is_whole = planned.start_offset <= first.offset < planned.end_offset
+    return first.first_timestamp if is_whole and matches_checksum(segment, first) else None
 
 
 def _next_timestamp(log: PartitionLog, slices: Sequence[SegmentSlice], end: int) -> int | None:

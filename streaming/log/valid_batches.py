@@ -32,6 +32,7 @@ __all__ = [
     "ends_in_zeros",
     "find_valid_end",
     "is_followed",
+    "matches_checksum",
     "pass_damage",
     "valid_chunks",
 ]
@@ -119,7 +120,7 @@ def pass_damage(segment: LogSegment, end: ValidEnd) -> ValidEnd:
             end = batches.end
         elif (
             end.next_offset <= header.offset <= header.last_offset < MAX_OFFSET
-            and _matches_checksum(segment, header)
+            and matches_checksum(segment, header)
         ):
             end = batches.end._replace(next_offset=header.last_offset + 1)
         else:
@@ -127,7 +128,7 @@ def pass_damage(segment: LogSegment, end: ValidEnd) -> ValidEnd:
     return end
 
 
-def _matches_checksum(segment: LogSegment, header: BatchHeader) -> bool:
+def matches_checksum(segment: LogSegment, header: BatchHeader) -> bool:
     """Return whether a batch of magic 2 is as it was written, whatever its header says."""
     data = segment.opened.read(header.position, header.size).data
     if len(data) < max(header.size, HEADER_SIZE) or data[MAGIC_POSITION] != MAGIC:

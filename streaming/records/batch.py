@@ -23,6 +23,7 @@ from kafkalog.streaming.records.batch_layout import (
     ATTRIBUTES_POSITION,
     CODEC_MASK,
     CONTROL_MASK,
+    DELETE_HORIZON_MASK,
     HEADER,
     HEADER_SIZE,
     LEADER_EPOCH_POSITION,
@@ -352,6 +353,8 @@ class BatchHeader(NamedTuple):
     """Whether it is a compressed message of magic 0 or 1."""
     one_timestamp: bool = True
     """Whether it says of every record in it, by ``max_timestamp``, which timestamp that has."""
+    first_timestamp: int | None = None
+    """Of the record at its first offset; None where the records alone tell, and below magic 2."""
 
     @property
     def is_emptied(self) -> bool:
@@ -394,13 +397,16 @@ def parse_header(data: bytes, position: int, remaining: int) -> BatchHeader | No
 
 def _parse_batch(data: bytes, position: int, size: int) -> BatchHeader:
     """Parse a whole batch. One with a negative delta cannot be read, and passed over it can be."""
-    offset, _, _, _, _, attributes, delta, _, timestamp, producer_id, _, _, count = (
+    offset, _, _, _, _, attributes, delta, base_timestamp, timestamp, producer_id, _, _, count = (
         HEADER.unpack_from(data)
     )
-    one_timestamp = bool(attributes & LOG_APPEND_TIME_MASK) or count <= 1
+    is_stamped = bool(attributes & LOG_APPEND_TIME_MASK)
+    # A cleaner that has taken records away may have taken the first, or its timestamp's place.
+    tells_first = not attributes & (CONTROL_MASK | DELETE_HORIZON_MASK) and count == delta + 1 > 0
     return BatchHeader(
         *(position, size, offset, offset + max(delta, 0), timestamp, producer_id, count),
-        one_timestamp=one_timestamp,
+        one_timestamp=is_stamped or count <= 1,
+        first_timestamp=(timestamp if is_stamped else base_timestamp) if tells_first else None,
     )
 
 

@@ -31,6 +31,7 @@ from kafkalog.jobs.inspection.units import shown_duration
 from kafkalog.jobs.pipelines.replay_checkpoint import ReplayCheckpoint
 from kafkalog.model import OFFSETS_TOPIC, TopicPartition
 from kafkalog.streaming.coordinator.group_replay import read_group_positions
+from kafkalog.streaming.records import columns
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -107,6 +108,15 @@ def test_what_waits_is_measured_in_offsets_bytes_and_time(log: Path) -> None:
     assert (read["lag"], read["bytes"], read["nextTimestamp"], read["behindMs"]) == (0, 0, None, 0)
     (inside,) = measured(log, "--offsets", '{"t":{"0":19,"1":30}}')[:1]
     assert (inside["lag"], inside["nextTimestamp"]) == (11, STAMP + 6000)
+
+
+def test_headers_tell_the_time_of_the_next_record_and_nothing_is_decoded(
+    log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    meter = LagMeter([str(log)], ReadersNamed(offsets='{"t":{"0":18,"1":27}}'))
+    monkeypatch.delattr(columns, "RecordDecoder")
+    first, second = meter.look()
+    assert (first["nextTimestamp"], second["nextTimestamp"]) == (STAMP + 6000, STAMP + 9000)
 
 
 def test_people_read_units(log: Path) -> None:

@@ -15,7 +15,13 @@ from tests.support.record_batches import Row, array, batch_of, encode, joined, p
 from kafkalog.errors import CorruptRecordError, UnsupportedFormatError
 from kafkalog.streaming.records import batch_kernels, batch_layout
 from kafkalog.streaming.records import crc_kernels as crc_library
-from kafkalog.streaming.records.batch import BatchTable, invalid_checksums, scan_batches
+from kafkalog.streaming.records.batch import (
+    BatchHeader,
+    BatchTable,
+    invalid_checksums,
+    parse_header,
+    scan_batches,
+)
 from kafkalog.streaming.records.jit.inline import INTERPRETED
 from kafkalog.streaming.records.jit.kernel import _Kernel, as_python
 
@@ -73,6 +79,36 @@ def test_all_magics_stand_side_by_side() -> None:
     assert table.max_timestamp.tolist() == [-1, 1000, 1000, 5]
     assert table.codec.tolist() == [0, 0, 1, 0]
     assert table.leader_epoch.tolist() == [-1] * 4
+
+
+def _header_of(attributes: int = 0, count: int = 3) -> BatchHeader | None:
+    batch = batch_layout.seal_batch(
+        [],
+        base_offset=7,
+        leader_epoch=0,
+        attributes=attributes,
+        last_offset_delta=2,
+        base_timestamp=1000,
+        max_timestamp=2000,
+        producer_id=-1,
+        producer_epoch=-1,
+        base_sequence=-1,
+        count=count,
+    )
+    return parse_header(batch, 0, len(batch))
+
+
+def test_a_header_tells_the_first_time_unless_a_cleaner_took_records_or_there_are_none() -> None:
+    control, horizon = batch_layout.CONTROL_MASK, batch_layout.DELETE_HORIZON_MASK
+    headers = [
+        _header_of(),
+        _header_of(batch_layout.LOG_APPEND_TIME_MASK),
+        _header_of(control),
+        _header_of(horizon),
+        _header_of(count=2),
+        parse_header(_V1, 0, len(_V1)),
+    ]
+    assert [header and header.first_timestamp for header in headers] == [1000, 2000, *[None] * 4]
 
 
 def test_positions_count_from_where_the_data_lies_in_the_file() -> None:
