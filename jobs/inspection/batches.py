@@ -46,7 +46,11 @@ from kafkalog.streaming.log.files import (
 from kafkalog.streaming.log.indexes import OffsetIndex, TimeIndex, TxnIndex
 from kafkalog.streaming.log.partition_log import PartitionLog
 from kafkalog.streaming.log.producer_state import read_snapshot
-from kafkalog.streaming.log.read.verification import SegmentCheck, check_segment
+from kafkalog.streaming.log.read.verification import (
+    RecordCheck,
+    SegmentCheck,
+    check_segment,
+)
 from kafkalog.streaming.log.segment import LogSegment
 from kafkalog.streaming.log.valid_batches import ends_in_zeros
 from kafkalog.streaming.options.topic_settings import LogConfig
@@ -398,9 +402,10 @@ def summary_of(rows: Sequence[Row]) -> dict[str, int]:
 
 
 def _verified_segments(paths: Sequence[str], topic: str | None) -> Iterator[Verified]:
+    records = RecordCheck()
     for key, found in partitions_of(paths, topic).items():
         for segment, follower in _segments(found):
-            checked = _checked(segment, follower)
+            checked = _checked(segment, follower, records)
             row = {
                 "topic": key.topic,
                 "partition": key.partition,
@@ -427,11 +432,13 @@ def _segments(found: PartitionDirectory) -> list[tuple[LogSegment, LogSegment | 
 _GROWS: Final = "the file has grown meanwhile: if a broker writes it at this moment, look again"
 
 
-def _checked(segment: LogSegment, follower: LogSegment | None) -> SegmentCheck:
+def _checked(
+    segment: LogSegment, follower: LogSegment | None, records: RecordCheck
+) -> SegmentCheck:
     try:
         size = segment.path.stat().st_size
         following = None if follower is None else follower.base_offset
-        checked = check_segment(segment, following, with_records=True)
+        checked = check_segment(segment, following, records=records)
         if checked.problems and segment.path.stat().st_size > size:
             checked.problems.append(_GROWS)
     except FileNotFoundError:  # deleted since it was listed, as retention does

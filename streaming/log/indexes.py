@@ -95,12 +95,19 @@ class SparseIndex(Closing):
         self._file = open_file(path)
         self._known: npt.NDArray[np.void] | None = None
         self._known_slots: Entries = np.empty(0, np.int64)
+        self._whole: npt.NDArray[np.void] | None = None
         try:
-            self._check_size(self._file.size)
+            size = self._file.size
+            self._check_size(size)
             if isinstance(path, RemotePath):
                 self._take_known(path)
             # Until the written ones are counted, so that a file that shrinks meanwhile is told.
-            self._entries = self._file.size // self.ENTRY.itemsize
+            self._entries = size // self.ENTRY.itemsize
+            if size <= WARM_BYTES:  # what a search reads of it anyway, at once
+                data = self._file.read(0, self._entries * self.ENTRY.itemsize)
+                self._whole = data[: len(data) // self.ENTRY.itemsize * self.ENTRY.itemsize].view(
+                    self.ENTRY
+                )
             self._entries = self._count_written(self._entries)
             self._check_last()
         except BaseException:
@@ -163,6 +170,8 @@ class SparseIndex(Closing):
             CorruptIndexError: the file has become shorter since it was opened.
         """
         size = self.ENTRY.itemsize
+        if self._whole is not None and end <= len(self._whole):
+            return self._whole[first:end]
         if self._known is not None and end - first == 1:
             at = int(np.searchsorted(self._known_slots, first))
             if at < len(self._known_slots) and self._known_slots[at] == first:

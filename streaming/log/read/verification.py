@@ -6,6 +6,7 @@ is looked at, and everything is reported that would cost a reader a scan or an e
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
@@ -26,15 +27,13 @@ from kafkalog.streaming.records.columns import (
 from kafkalog.streaming.records.compression import DEFAULT_LIMIT, Codec
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     import numpy.typing as npt
 
     from kafkalog.streaming.log.segment import Chunk, LogSegment
     from kafkalog.streaming.records.arrow_buffers import Bytes, Integers
     from kafkalog.streaming.records.batch import BatchTable
 
-__all__ = ["SegmentCheck", "check_segment"]
+__all__ = ["RecordCheck", "SegmentCheck", "check_segment"]
 
 _NAMED: Final = 5
 """Batches of a segment that are named: where one client wrote them, all of its may be alike."""
@@ -55,11 +54,12 @@ class SegmentCheck(NamedTuple):
 
 
 def check_segment(
-    segment: LogSegment, next_base_offset: int | None, *, with_records: bool = False
+    segment: LogSegment, next_base_offset: int | None, *, records: RecordCheck | None = None
 ) -> SegmentCheck:
     """Say what is wrong with a segment; ``next_base_offset`` is that of the one after it.
 
-    Only ``with_records`` are records decoded, and held against the headers of their batches.
+    Only with ``records``, which checks of many segments may share, are records decoded, and held
+    against the headers of their batches.
     Bytes that are no valid batch end the check: what follows them is not looked at. Zeros up to the
     end of the file are right if no offsets are missing after them: a broker preallocates its active
     segment, and a copy of a running broker's log has it so.
@@ -75,7 +75,8 @@ def check_segment(
             if (check := _opened(kind, segment, problems)) is not None
         ]
         valid, batches = ValidBatches(segment), 0
-        records = _RecordCheck(segment.path) if with_records else None
+        if records is not None:
+            records.begin(segment.path)
         for chunk in valid.chunks():
             batches += len(chunk.table)
             for check in checks:
@@ -110,13 +111,20 @@ def _overlap(segment: LogSegment, next_base_offset: int | None, next_offset: int
 # a header may reach further than the records do, if some are missing.
 
 
-class _RecordCheck:
-    """Decodes each batch of a segment once, in pieces of bounded size."""
+class RecordCheck:
+    """Decodes each batch of a segment once, in pieces of bounded size; one segment at a time.
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    What it decodes into costs more than a small segment: it is kept for the next one.
+    """
+
+    def __init__(self) -> None:
         self._groups = BatchGroups(DEFAULT_LIMIT, are_kept=False)
         self._decoder = RecordDecoder(Columns.OFFSET | Columns.TIMESTAMP_MS, check_crcs=False)
+        self.begin(Path())
+
+    def begin(self, path: Path) -> None:
+        """Turn to the segment of another file, of which nothing was found yet."""
+        self._path = path
         self._broken = _Named("more batches that cannot be read")
         self._odd = _Named("more batches with such headers")
         self._found: list[tuple[int, _Named, str]] = []
@@ -133,11 +141,14 @@ class _RecordCheck:
         table = chunk.table
         is_new = table.magic == MAGIC
         is_plain = is_new & (table.codec == Codec.NONE)
-        self._decode_messages(chunk, table[~is_new])
-        plain = table[is_plain]
-        starts = plain.position - chunk.file_position + HEADER_SIZE
-        self._measure(plain, chunk.data, starts, plain.end_position - chunk.file_position)
-        self._decompress(chunk, table[is_new & ~is_plain])
+        if not is_new.all():
+            self._decode_messages(chunk, table[~is_new])
+        if is_plain.any():
+            plain = table[is_plain]
+            starts = plain.position - chunk.file_position + HEADER_SIZE
+            self._measure(plain, chunk.data, starts, plain.end_position - chunk.file_position)
+        if (is_packed := is_new & ~is_plain).any():
+            self._decompress(chunk, table[is_packed])
         for _, named, text in sorted(self._found, key=lambda each: each[0]):
             named.add(text)
         self._found.clear()
@@ -182,12 +193,13 @@ class _RecordCheck:
 
     def _measure(self, table: BatchTable, source: Bytes, starts: Integers, ends: Integers) -> None:
         """Check batches of magic 2 whose records lie in ``source[starts[i]:ends[i]]``."""
-        if not len(table):
-            return
         measures = np.empty((len(table), kernels.MEASURES), np.int64)
         kernels.measure_records(source, sections_of(table, starts, ends), measures)
         faults, records = measures[:, kernels.FAULT], measures[:, kernels.RECORDS]
         is_sound = faults == kernels.DONE
+        if is_sound.all() and (records == table.count).all():  # as nearly always
+            self._compare_ends(table, measures)
+            return
         for row in np.flatnonzero(~is_sound).tolist():
             text = f"{FAULTS[int(faults[row])]} (record {records[row]} of it)"
             self._note_broken(table, row, text)
@@ -208,7 +220,8 @@ class _RecordCheck:
         most = has_times & (
             (table.max_timestamp < largest) | has_all & (table.max_timestamp > largest)
         )
-        for row in np.flatnonzero(last | base | most).tolist():
+        odd = last | base | most
+        for row in np.flatnonzero(odd).tolist() if odd.any() else ():
             texts = []
             if last[row]:
                 texts.append(
@@ -290,6 +303,8 @@ class _Check:
 
     def compare(self, table: BatchTable) -> None:
         """Check the entries that lead into these batches."""
+        if not len(self._entries.offsets):
+            return
         end = self._next + self._count(table, self._next)
         mine = slice(self._next, end)
         wrong = ~self._fit(table, self._entries.offsets[mine], self._entries.others[mine])
@@ -391,6 +406,8 @@ def _opened(kind: type[_Check], segment: LogSegment, problems: list[str]) -> _Ch
         return None
     offsets = entries["offset"].astype(np.int64) + segment.base_offset
     others = entries[kind.OTHER].astype(np.int64)
+    if len(entries) < 2:
+        return kind(_Entries(path, offsets, others))
     back = np.flatnonzero((offsets[1:] <= offsets[:-1]) | (others[1:] <= others[:-1]))
     if len(back):
         problems.append(

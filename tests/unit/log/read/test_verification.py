@@ -12,7 +12,7 @@ from tests.support.indexed_logs import write_indexed_segment
 from tests.support.logs import Row, write_segment
 from tests.support.message_sets import gzip_stream, message
 
-from kafkalog.streaming.log.read.verification import check_segment
+from kafkalog.streaming.log.read.verification import RecordCheck, check_segment
 from kafkalog.streaming.log.segment import LogSegment
 from kafkalog.streaming.log.segments import LogSegments
 from kafkalog.streaming.store.log_dirs import LogDirs
@@ -24,7 +24,7 @@ INDEX, TIMES = ".index", ".timeindex"
 
 
 def find_problems(segment: LogSegment, next_base_offset: int | None) -> list[str]:
-    checked = check_segment(segment, next_base_offset, with_records=True)
+    checked = check_segment(segment, next_base_offset, records=RecordCheck())
     return [*checked.problems, *checked.headers]
 
 
