@@ -193,7 +193,7 @@ def _read(facts: Facts, paths: Sequence[str], told: Callable[[int, int], object]
             counts[key].add(batch)
             facts.measured[key].add(batch)
             _note_damage(facts, key, batch)
-            if pc.any(batch.column("transactional")).as_py():
+            if batch.column("transactional").true_count:
                 transactional.add(key)
     except KafkaLogError as error:
         facts.unknown["records"] = error
@@ -210,7 +210,7 @@ def _read(facts: Facts, paths: Sequence[str], told: Callable[[int, int], object]
 
 
 def _note_damage(facts: Facts, key: TopicPartition, batch: pa.RecordBatch) -> None:
-    if facts.checks or not pc.any(pc.is_valid(batch.column("error"))).as_py():
+    if facts.checks or batch.column("error").null_count == batch.num_rows:
         return
     rows = batch.filter(pc.is_valid(batch.column("error")))
     for row in rows.select(["file", "position", "error"]).to_pylist():
