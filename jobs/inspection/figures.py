@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from kafkalog.streaming.source.planner import LogSplit
+    from kafkalog.streaming.store.ends.tracker import LogEndTracker
 
 
 __all__ = [
@@ -132,8 +133,11 @@ def read_batch_rows(
     partitions: Collection[TopicPartition],
     options: Mapping[str, str],
     told: Callable[[int, int], object],
+    seen: LogEndTracker | None = None,
 ) -> Iterator[tuple[TopicPartition, pa.RecordBatch]]:
     """Yield rows of ``view=batches`` of the topics of partitions, each time of one partition.
+
+    What a tracker has ``seen`` of their logs is not read again, and it is not asked any more.
 
     Raises:
         KafkaLogError: directories or logs that cannot be read.
@@ -146,7 +150,7 @@ def read_batch_rows(
     wanted = ReadOptions.parse({**given, "view": "records"})
     warn_ignored(parsed.ignored)
     with with_remedy(parsed):  # of records: batches would begin below the log start
-        splits = plan_batch(wanted)
+        splits = plan_batch(wanted, seen=seen)
     firsts: dict[TopicPartition, LogSplit] = {}
     for split in splits:
         firsts.setdefault(split.topic_partition, split)

@@ -20,9 +20,9 @@ from kafkalog.files.regular import read_regular
 from kafkalog.files.system import system
 from kafkalog.files.watch import is_settled
 from kafkalog.jobs.inspection.log_dirs import (
+    check_some_partition,
     ends_of_chosen,
     log_dirs_of,
-    partitions_of,
     say_missing,
 )
 from kafkalog.jobs.pipelines.replay_checkpoint import FILE, ReplayCheckpoint
@@ -364,7 +364,7 @@ class LagMeter:
         self._topic = topic
         self._lost = say_missing(log_dirs_of(paths), topic)
         if topic not in {key.topic for key in self._lost}:
-            partitions_of(paths, topic)
+            check_some_partition(paths, topic)
         self._watch = ends_of_chosen(
             paths, lambda key: topic is None or key.topic in {topic, OFFSETS_TOPIC}
         )

@@ -42,6 +42,7 @@ __all__ = [
     "TieredPaths",
     "check_no_new_beside_old",
     "check_some_log",
+    "check_some_partition",
     "ends_of",
     "ends_of_chosen",
     "explain_nothing",
@@ -231,12 +232,28 @@ def _places(paths: Sequence[str]) -> tuple[str, ...]:
     return places
 
 
+def check_some_partition(paths: Sequence[str], topic: str | None) -> None:
+    """Refuse paths, or a topic, without a partition; a look into a folder or two is enough.
+
+    Raises:
+        UnknownTopicOrPartitionError, LogDirectoryError: as :func:`partitions_of`.
+    """
+    there = live_partitions(log_dirs_of(paths))
+    wanted = (where for key, where in there.items() if topic in {None, key.topic})
+    if not any(has_segments(where.path) for where in wanted):
+        partitions_of(paths, topic)  # says why
+
+
 def partitions_of(
-    paths: Sequence[str], topic: str | None, partition: int | None = None
+    paths: Sequence[str],
+    topic: str | None,
+    partition: int | None = None,
+    watch: LogEndTracker | None = None,
 ) -> dict[TopicPartition, PartitionDirectory]:
     """Find the partitions, of one topic if it is named, or one of it; no other is looked into.
 
-    A folder that has a partition's name and no segment is no partition; a warning says so.
+    A folder that has a partition's name and no segment is no partition; a warning says so. With
+    ``watch``, which has looked, none is listed again that it has listed.
 
     Raises:
         UnknownTopicOrPartitionError: there is no such topic, or no such partition of it.
@@ -249,7 +266,7 @@ def partitions_of(
         for key, where in there.items()
         if topic in {None, key.topic} and partition in {None, key.partition}
     }
-    found = _with_segments(wanted)
+    found = _with_segments(wanted, watch)
     if found:
         return found
     others = _with_segments({key: where for key, where in there.items() if key not in wanted})
@@ -268,12 +285,12 @@ def partitions_of(
 
 
 def _with_segments(
-    folders: Mapping[TopicPartition, PartitionDirectory],
+    folders: Mapping[TopicPartition, PartitionDirectory], watch: LogEndTracker | None = None
 ) -> dict[TopicPartition, PartitionDirectory]:
     """Leave out folders without a segment, with a warning."""
     found = {}
     for key, where in folders.items():
-        if has_segments(where.path):
+        if (watch is not None and watch.has_segments(where)) or has_segments(where.path):
             found[key] = where
         else:
             _LOGGER.warning("%s has no .log file: it is not taken for a partition", where.path)

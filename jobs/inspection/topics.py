@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Any
 from kafkalog.checkpoints.broker import read_topic_id
 from kafkalog.checkpoints.committed import load_committed
 from kafkalog.checkpoints.voters import find_voters
-from kafkalog.jobs.inspection.log_dirs import ends_of, log_dirs_of, partitions_of, say_missing
+from kafkalog.jobs.inspection.log_dirs import (
+    check_some_partition,
+    ends_of,
+    log_dirs_of,
+    partitions_of,
+    say_missing,
+)
 from kafkalog.streaming.admin.nodes.replicas import inspect_replicas
 from kafkalog.streaming.coordinator.cluster_partitions import find_cluster_view
 from kafkalog.streaming.log.partition_log import PartitionLog
@@ -27,17 +33,19 @@ __all__ = ["describe_partitions", "ends_of", "list_offsets", "list_topics"]
 Row = dict[str, Any]
 
 
-def list_topics(paths: Sequence[str]) -> list[Row]:
-    """Return a row for each topic."""
-    say_missing(log_dirs_of(paths), None)
+def list_topics(paths: Sequence[str], watch: LogEndTracker | None = None) -> list[Row]:
+    """Return a row for each topic; what ``watch`` has listed is not listed again."""
+    log_dirs = log_dirs_of(paths)  # held, so that what is listed again need not be parsed again
+    say_missing(log_dirs, None)
     rows: dict[str, Row] = {}
-    for key, found in partitions_of(paths, None).items():
+    for key, found in partitions_of(paths, None, watch=watch).items():
         row = rows.get(key.topic)
         if row is None:  # its id is read once
             row = rows[key.topic] = {"topic": key.topic, "topicId": read_topic_id(found.path)}
             row |= {"partitions": 0, "bytes": 0}
         row["partitions"] += 1
-        with PartitionLog(found.path, key) as log:
+        is_listed = watch is not None and watch.has_segments(found)
+        with watch.open(key) if watch and is_listed else PartitionLog(found.path, key) as log:
             row["bytes"] += _size(log)
     _add_replicas(paths, rows)
     _add_settings(paths, rows)
@@ -71,14 +79,16 @@ def describe_partitions(
     paths: Sequence[str], topic: str | None, watch: LogEndTracker | None = None
 ) -> list[Row]:
     """Return a row for each partition; with ``watch``, of :func:`ends_of`, by its looks."""
+    log_dirs = log_dirs_of(paths)  # held, so that what is listed again need not be parsed again
     committed = load_committed(log_dirs_of(paths).paths)
     rows = []
     replicas = committed.state if committed.state and committed.state.is_replicated else None
-    say_missing(log_dirs_of(paths), topic)
-    there = partitions_of(paths, topic)
+    say_missing(log_dirs, topic)
+    check_some_partition(paths, topic)
     watch = watch or ends_of(paths, topic)
     say_tiered(watch)
-    ends, ids = watch.look().offsets, watch.topic_ids()
+    ends, ids = watch.ends.offsets, watch.topic_ids()
+    there = partitions_of(paths, topic, watch=watch)
     for key, end in ends.items():
         if key not in there:
             continue
@@ -152,11 +162,14 @@ def list_offsets(
     ``unread`` counts what lies above the end, ``missing`` what is said to be committed and is not
     in the log. A partition that is committed and has no folder misses all, and has no offsets.
     """
-    lost = say_missing(log_dirs_of(paths), topic)
-    there = {} if lost else partitions_of(paths, topic)
+    log_dirs = log_dirs_of(paths)  # held, so that what is listed again need not be parsed again
+    lost = say_missing(log_dirs, topic)
+    if not lost:
+        check_some_partition(paths, topic)
     watch = watch or ends_of(paths, topic)
-    ends = watch.look()
     say_tiered(watch)
+    ends = watch.ends
+    there = {} if lost else partitions_of(paths, topic, watch=watch)
     unread = watch.unread()
     rows = [
         {

@@ -22,7 +22,12 @@ from kafkalog.jobs.inspection.figures import (
 )
 from kafkalog.jobs.inspection.groups import list_groups
 from kafkalog.jobs.inspection.lag import LagMeter, ReadersNamed
-from kafkalog.jobs.inspection.log_dirs import ends_of, log_dirs_of, partitions_of
+from kafkalog.jobs.inspection.log_dirs import (
+    check_some_partition,
+    ends_of,
+    log_dirs_of,
+    partitions_of,
+)
 from kafkalog.jobs.inspection.metrics import describe_disks, describe_writers
 from kafkalog.jobs.inspection.topics import describe_partitions, list_offsets, list_topics
 from kafkalog.model import INTERNAL_TOPICS, TopicPartition
@@ -33,6 +38,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
 
     import pyarrow as pa
+
+    from kafkalog.streaming.store.ends.tracker import LogEndTracker
 
 
 __all__ = ["Facts", "gather", "heard_warnings"]
@@ -134,31 +141,34 @@ def gather(
         UnknownTopicOrPartitionError: there is no such topic.
         CheckpointError: a checkpoint that cannot be read.
     """
-    shown = tuple(map(str, log_dirs_of(paths).paths))
+    log_dirs = log_dirs_of(paths)
+    log_dirs.partitions()  # held, so that what is listed again need not be parsed again
+    shown = tuple(map(str, log_dirs.paths))
     facts = Facts(shown, system.time_ns() // 1_000_000, topic, checks)
+    watch = ends_of(paths, topic)  # one look at the logs serves all
     with heard_warnings(facts.warnings):
-        there = sorted(partitions_of(paths, topic))
-        facts.measured = {key: Measured(Timeline(_MOST_SPANS)) for key in there}
+        check_some_partition(paths, topic)
         if checkpoints:
             named = ReadersNamed(checkpoints=checkpoints)
             facts.readers = LagMeter(paths, named, topic).look()
-        _describe(facts, paths)
-        _read(facts, paths, told)
+        _describe(facts, paths, watch)
+        there = sorted(partitions_of(paths, topic, watch=watch))
+        facts.measured = {key: Measured(Timeline(_MOST_SPANS)) for key in there}
+        _read(facts, paths, watch, told)
     _note_what_was_skipped(facts)
     return facts
 
 
-def _describe(facts: Facts, paths: Sequence[str]) -> None:
+def _describe(facts: Facts, paths: Sequence[str], watch: LogEndTracker) -> None:
     """Find out what costs little: topics, partitions, groups."""
     try:
         facts.is_ours = load_committed(log_dirs_of(paths).paths).state is not None
     except KafkaLogError:
         facts.is_ours = True  # what cannot be read was written by the sink
-    watch = ends_of(paths, facts.topic)  # one look at the logs serves all
     finders: dict[str, Callable[[], list[Row]]] = {
-        "topics": lambda: _of_topic(facts, list_topics(paths)),
         "partitions": lambda: describe_partitions(paths, facts.topic, watch),
         "offsets": lambda: list_offsets(paths, facts.topic, watch),
+        "topics": lambda: _of_topic(facts, list_topics(paths, watch)),
         "groups": lambda: _of_topic(facts, list_groups(paths)),
         "writers": lambda: _writers(facts, paths),
     }
@@ -180,7 +190,12 @@ def _of_topic(facts: Facts, rows: list[Row]) -> list[Row]:
     return [row for row in rows if facts.topic in {None, row["topic"]}]
 
 
-def _read(facts: Facts, paths: Sequence[str], told: Callable[[int, int], object]) -> None:
+def _read(
+    facts: Facts,
+    paths: Sequence[str],
+    watch: LogEndTracker,
+    told: Callable[[int, int], object],
+) -> None:
     """Read the logs: what their batches say, then whether all is sound."""
     size = sum(row["bytes"] for row in facts.topics) * (2 if facts.checks else 1)
     done = 0
@@ -188,7 +203,7 @@ def _read(facts: Facts, paths: Sequence[str], told: Callable[[int, int], object]
     transactional: set[TopicPartition] = set()
     try:
         for key, batch in read_batch_rows(
-            paths, counts, _READING, lambda read, _: told(read, max(size, read))
+            paths, counts, _READING, lambda read, _: told(read, max(size, read)), watch
         ):
             counts[key].add(batch)
             facts.measured[key].add(batch)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar
+from weakref import WeakValueDictionary
 
 from kafkalog.checkpoints.broker import (
     META_PROPERTIES,
@@ -14,6 +16,7 @@ from kafkalog.checkpoints.commit_state import NO_LEADER, STATE_FILE, topic_key
 from kafkalog.errors import CheckpointError, LogDirectoryError
 from kafkalog.files.regular import open_regular
 from kafkalog.files.remote_path import RemotePath
+from kafkalog.files.system import remembered
 from kafkalog.files.timeouts import at
 from kafkalog.files.watch import stamp_from
 from kafkalog.model import CLUSTER_METADATA_TOPIC, TopicPartition, listed
@@ -267,11 +270,19 @@ class PartitionDirectory(NamedTuple):
     stamp: Stamp | None = None
 
 
-class FolderListing(NamedTuple):
+@dataclass(frozen=True, slots=True, weakref_slot=True)
+class FolderListing:
     """What may be a partition's folder, as names and inodes, and the partitions that are."""
 
     folders: Mapping[str, int]
     partitions: Sequence[PartitionDirectory]
+
+
+class _SharedListings:
+    """The newest listing of each path, as long as anybody has it: names are parsed once."""
+
+    def __init__(self) -> None:
+        self.by_path: WeakValueDictionary[Path, FolderListing] = WeakValueDictionary()
 
 
 def are_same_listings(
@@ -302,7 +313,13 @@ def _is_one_folder(path: Path, other: Path) -> bool:
 
 
 def list_folders(path: Path, known: FolderListing | None) -> FolderListing:
-    """List a path; return ``known`` if the folders are the same, which saves parsing names."""
+    """List a path; return ``known`` if the folders are the same, which saves parsing names.
+
+    Without it, the listing that somebody else has.
+    """
+    shared = remembered(_SharedListings).by_path
+    if known is None and not isinstance(path, RemotePath):
+        known = shared.get(path)
     itself = _named_itself(path)
     if itself is not None:
         listing = FolderListing({}, [itself])
@@ -318,7 +335,10 @@ def list_folders(path: Path, known: FolderListing | None) -> FolderListing:
         and topic_partition.topic != CLUSTER_METADATA_TOPIC
         and entry.is_dir()
     ]
-    return FolderListing(folders, found)
+    listing = FolderListing(folders, found)
+    if not isinstance(path, RemotePath):
+        shared[path] = listing
+    return listing
 
 
 def _named_itself(path: Path) -> PartitionDirectory | None:

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from kafkalog.streaming.source.offsets import PartitionOffsets
     from kafkalog.streaming.source.planner import Selection
     from kafkalog.streaming.source.start import Bound
+    from kafkalog.streaming.store.ends.tracker import LogEndTracker
 
 
 __all__ = [
@@ -184,8 +185,15 @@ def _tasks(cores: int | None) -> int:
 # ----------------------------------------------------------------------------------------------
 
 
-def plan_batch(options: ReadOptions, selection: Selection | None = None) -> list[LogSplit]:
+def plan_batch(
+    options: ReadOptions,
+    selection: Selection | None = None,
+    *,
+    seen: LogEndTracker | None = None,
+) -> list[LogSplit]:
     """Cut what a batch query reads into splits; of a ``selection``, what may hold rows of it.
+
+    What a tracker has ``seen`` of the same logs is not read again, and it is not asked any more.
 
     Raises:
         OptionError: bounds that contradict each other or name other partitions than are read.
@@ -196,6 +204,8 @@ def plan_batch(options: ReadOptions, selection: Selection | None = None) -> list
     bounds = batch_bounds(options)
     subscription = Subscription.of(options)
     logs = EndOffsets.of(options, subscription.selects)
+    if seen is not None:
+        logs.take_over(seen)
     policy = LossPolicy.of(options)
     check = CompletenessCheck(logs, options, policy)
     look = partial(

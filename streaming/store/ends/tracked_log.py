@@ -85,6 +85,11 @@ class TrackedLog:
         end = self.end
         return end.committed if self._is_read and end is not None and end.is_confirmed else None
 
+    @property
+    def has_segments(self) -> bool:
+        """Whether there was any when the log was last read."""
+        return self._is_read and self._active != ""
+
     def has_changed(self, *, listing_is_due: bool) -> bool:
         """Return whether the active segment has changed, or is no longer the last.
 

@@ -229,6 +229,14 @@ class LogEndTracker:
         self._unsynced = UnsyncedCheck()
         self._missing_parts: tuple[MissingParts, object, object] = (NOTHING, None, None)
 
+    def take_over(self, other: LogEndTracker) -> None:
+        """Take over what another tracker has read of logs: where files have changed, they count.
+
+        It is no longer asked then.
+        """
+        if other._to_log_end == self._to_log_end:  # else they end elsewhere
+            self._logs.by_partition = dict(other._logs.by_partition)
+
     def look(self, reached: Offsets | None = None) -> Ends:
         """Find out where the partitions end now; the very same value as long as nothing changes.
 
@@ -499,6 +507,11 @@ class LogEndTracker:
         """Return what is the same as long as a log is: None for one that the last look lacked."""
         log = self._logs.by_partition.get(topic_partition)
         return None if log is None else log.version
+
+    def has_segments(self, where: PartitionDirectory) -> bool:
+        """Whether the last look has found a segment in a partition's folder."""
+        log = self._logs.by_partition.get(where.topic_partition)
+        return log is not None and log.where == where and log.has_segments
 
     def existing(self) -> Iterable[TopicPartition]:
         """List all partitions that exist, chosen or not, as of the last look."""
