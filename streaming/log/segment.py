@@ -84,8 +84,12 @@ def misplaced(table: BatchTable, before: int, after: int) -> npt.NDArray[np.bool
     Returns:
         bool[n]
     """
-    first, last = _first_offsets(table), table.last_offset
     wrong = np.zeros(len(table), np.bool_)
+    if len(table) == 1:  # as in many small segments
+        column = table.base_offset if table.magic[0] == 2 else table.last_offset
+        if before < column[0] and table.last_offset[0] < after:
+            return wrong
+    first, last = _first_offsets(table), table.last_offset
     if last[-1] < after and (first > np.concatenate(([before], last[:-1]))).all():
         return wrong
     following = np.concatenate((first[1:], [after]))
@@ -405,12 +409,13 @@ class LogSegment(Closing):
         """
         position, needed, last_offset = start_position, 0, self.base_offset - 1
         data = None
-        self.opened.will_read(position, self._readable_end(end_position))
-        while position < (end := self._readable_end(end_position)):
+        size = self.size
+        self.opened.will_read(position, size if end_position is None else min(end_position, size))
+        while position < (end := size if end_position is None else min(end_position, size)):
             # At least a header, though it may lie beyond the end asked for.
             length = needed or max(min(chunk_bytes, end - position), HEADER_SIZE)
             del data  # who has let go of the last chunk needs memory for one
-            data = self.opened.read(position, min(length, self.size - position))
+            data = self.opened.read(position, min(length, size - position))
             scan = scan_batches(data, file_position=position, path=str(self.path))
             if scan.consumed:
                 ordered = self._count_ordered(scan.table, position + scan.consumed, last_offset)
@@ -421,8 +426,9 @@ class LogSegment(Closing):
                 last_offset = int(scan.table.last_offset[-1])
             if scan.invalid is not None:
                 raise scan.invalid
+            size = self.size  # it may have grown
             needed = 0 if scan.consumed else scan.needed
-            if not scan.consumed and not len(data) < needed <= self.size - position:
+            if not scan.consumed and not len(data) < needed <= size - position:
                 return
 
     def _chunk(self, data: Bytes, table: BatchTable, position: int) -> Iterator[Chunk]:
@@ -451,9 +457,6 @@ class LogSegment(Closing):
             position=position,
             offset=base,
         )
-
-    def _readable_end(self, end_position: int | None) -> int:
-        return self.size if end_position is None else min(end_position, self.size)
 
 
 @once_per_process

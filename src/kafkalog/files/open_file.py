@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import numpy as np
 
-from kafkalog.files.regular import naming, open_regular
+from kafkalog.files.regular import name_file, open_regular
 from kafkalog.files.remote_path import RemotePath
 from kafkalog.files.system import forgotten_when_forked, remembered, system
 
@@ -125,13 +125,16 @@ def next_data_at(descriptor: int, position: int) -> int | None:
 
 def fill_from(descriptor: int, position: int, data: npt.NDArray[np.uint8]) -> int:
     """Fill an array with the bytes at ``position``; return how many there were before the end."""
-    filled = 0
-    with naming(descriptor):
-        while filled < len(data):
-            count = os.preadv(descriptor, [data.data[filled:]], position + filled)
+    filled, length, view = 0, len(data), data.data
+    try:
+        while filled < length:
+            count = os.preadv(descriptor, [view[filled:]], position + filled)
             if count == 0:
                 break
             filled += count
+    except OSError as error:  # not by `with naming`: small reads are many
+        name_file(error, descriptor)
+        raise
     return filled
 
 

@@ -25,6 +25,7 @@ __all__ = [
     "fsync_directory",
     "fsync_file",
     "make_directory",
+    "name_file",
     "naming",
     "open_regular",
     "read_regular",
@@ -60,10 +61,15 @@ def naming(descriptor: int) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.filename is None:
-            with suppress(OSError):
-                error.filename = str(Path(f"/proc/self/fd/{descriptor}").readlink())
+        name_file(error, descriptor)
         raise
+
+
+def name_file(error: OSError, descriptor: int) -> None:
+    """Let an error of the system name the open file, as :func:`naming` does."""
+    if error.filename is None:
+        with suppress(OSError):
+            error.filename = str(Path(f"/proc/self/fd/{descriptor}").readlink())
 
 
 def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:
