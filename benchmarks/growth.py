@@ -5,6 +5,7 @@ Writes ``growth.md`` and its plot.
 
     python -m benchmarks.growth
     python -m benchmarks.growth --questions --most 30000   # these alone, up to such a size
+    python -m benchmarks.growth --only lag --only verify   # those whose title has such a word
     python -m benchmarks.growth --bucket                   # requests to a log in a bucket alone
 
 The questions are also counted in files opened and folders listed, and in bytes written, which no
@@ -120,6 +121,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--quick", action="store_true", help="small sizes: does it work")
     parser.add_argument("--docs", type=Path, help="where growth.md and its plot go")
     parser.add_argument("--questions", action="store_true", help="measure the questions alone")
+    parser.add_argument(
+        "--only", action="append", default=[], help="a word of the questions to measure, alone"
+    )
     parser.add_argument("--bucket", action="store_true", help="measure a log in a bucket alone")
     parser.add_argument("--most", type=int, default=10_000, help="the largest size of a question")
     parser.add_argument("--keep", type=Path, help="where to keep what the questions came to")
@@ -143,8 +147,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             page = docs / "growth.md"
             page.write_text(page.read_text(encoding="utf-8").partition(_BUCKET)[0] + section)
         return 0
-    grown = [] if asked.questions else [_measured(each) for each in _series(quick=asked.quick)]
-    answers = _answers(20 if asked.quick else asked.most, quick=asked.quick)
+    alone = asked.questions or asked.only
+    grown = [] if alone else [_measured(each) for each in _series(quick=asked.quick)]
+    answers = _answers(20 if asked.quick else asked.most, quick=asked.quick, only=asked.only)
     if asked.keep:
         asked.keep.write_text(json.dumps(answers), encoding="utf-8")
     before = json.loads(asked.before.read_text(encoding="utf-8")) if asked.before else {}
@@ -152,14 +157,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         docs.mkdir(parents=True, exist_ok=True)
         page = docs / "growth.md"
         known = page.read_text(encoding="utf-8") if page.exists() else ""
-        if asked.questions:
+        if alone:
             first = known.partition(_QUESTIONS)[0]
         else:
             _plot(docs / "growth.png", grown)
             first = _page(grown)
-        page.write_text(first + _answers_page(answers, before), encoding="utf-8")
         bucket = "".join(known.partition(_BUCKET)[1:])
-        page.write_text(first + _answers_page(dict(answers), before) + bucket, encoding="utf-8")
+        page.write_text(first + _answers_page(answers, before) + bucket, encoding="utf-8")
     return 0
 
 
@@ -339,7 +343,7 @@ def _least(work: Callable[[], object]) -> float:
 # Small questions about a large set: what they cost is to follow what is asked.
 
 _QUESTIONS: Final = "\n## Small questions about a large set\n"
-_SIZES: Final = (10, 100, 1000, 10_000, 30_000, 50_000)
+_SIZES: Final = (10, 100, 1000, 10_000)
 _REPEATS_OF_QUESTIONS: Final = 2
 _A_ROW: Final = pa.table({"value": ["x" * 90]})
 _VERSIONS: Final = itertools.count()
@@ -371,13 +375,13 @@ class _Question(NamedTuple):
     title: str
     build: Callable[[Path, int], None]
     ask: Callable[[str], object]
-    largest: int = 50_000
+    largest: int = 30_000
 
 
 def _questions() -> list[_Question]:
     return [
         _Question("partitions: a row is appended", _build_partitions, _append_a_row),
-        _Question("ids: a row is appended under one", _build_ids, _append_under_an_id, 10_000),
+        _Question("ids: a row is appended under one", _build_ids, _append_under_an_id, 20_000),
         _Question("partitions: topics", _build_partitions, lambda log: list_topics([log])),
         _Question("partitions: offsets", _build_partitions, lambda log: list_offsets([log], None)),
         _Question(
@@ -403,37 +407,41 @@ def _questions() -> list[_Question]:
             lambda log: kafkalog.read(log, _TOPIC).read_all(),
         ),
         _Question("topics: topics", _build_topics, lambda log: list_topics([log]), 1000),
-        _Question("segments: sql count", _build_segments, _sql_count),
+        _Question("segments: sql count", _build_segments, _sql_count, 50_000),
         _Question(
             "segments: a walk, as of a takeover",
             _build_segments,
             lambda log: sum(1 for _ in walk_batches(Path(log) / f"{_TOPIC}-0", 0)),
+            50_000,
         ),
-        _Question("segments: verify", _build_segments, lambda log: verify_logs([log], None)),
-        _Question("segments: dump --since, a range each", _build_segments, _plan_since),
+        _Question(
+            "segments: verify", _build_segments, lambda log: verify_logs([log], None), 50_000
+        ),
+        _Question("segments: dump --since, a range each", _build_segments, _plan_since, 50_000),
         _Question(
             "groups: groups --group of one",
             _build_groups,
             lambda log: list_groups([log], ["g-7"]),
-            1000,
+            2000,
         ),
         _Question(
             "groups: lag of one",
             _build_groups,
             lambda log: _lag(log, ReadersNamed(groups=["g-7"])),
-            1000,
+            2000,
         ),
     ]
 
 
-def _answers(most: int, *, quick: bool) -> dict[str, dict[str, _Answer]]:
+def _answers(most: int, *, quick: bool, only: Sequence[str]) -> dict[str, dict[str, _Answer]]:
     """Ask each question of sets of each size; those that ask of the same set share it."""
-    questions = _questions()
+    questions = [q for q in _questions() if not only or any(word in q.title for word in only)]
     found: dict[str, dict[str, _Answer]] = {each.title: {} for each in questions}
     for build in dict.fromkeys(each.build for each in questions):
         asked = [each for each in questions if each.build == build]
-        largest = max(each.largest for each in asked)
-        sizes = [n for n in _SIZES if (10 if quick else 100) <= n <= min(most, largest)]
+        largest = min(most, max(each.largest for each in asked))
+        usual = {n for n in _SIZES if (10 if quick else 100) <= n <= largest}
+        sizes = sorted(usual if quick else usual | {largest})
         for size in sizes:
             with scratch() as folder:
                 build(folder / "log", size)
