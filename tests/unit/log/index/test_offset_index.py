@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tests.support.log_files import cut, grow_with_zeros
 
 from kafkalog.errors import CorruptIndexError, LogDirectoryError
+from kafkalog.files.open_file import LocalFile
 from kafkalog.streaming.log.indexes import OFFSET_ENTRY, OffsetIndex, OffsetPosition
 
 if TYPE_CHECKING:
@@ -151,6 +152,19 @@ def test_the_warm_search_answers_as_a_plain_search(
         for target in (*targets, *(1000 + t % 3000 * repeat for t in targets)):
             expected = plain_lookup(index, target)
             assert index.lookup(target) == expected
+
+
+def test_an_index_that_a_search_reads_whole_is_read_once(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _write(path, (1, 100), (2, 200), (3, 300))
+    reads = []
+    read = LocalFile.read
+    monkeypatch.setattr(LocalFile, "read", lambda *given: reads.append(given) or read(*given))
+    with OffsetIndex(path, 50) as index:
+        index.limit(1000)
+        assert (index.lookup(52), index.end_position(51)) == (OffsetPosition(52, 200), 200)
+    assert len(reads) == 1
 
 
 def test_entries_beyond_the_end_of_the_log_are_forgotten(path: Path) -> None:

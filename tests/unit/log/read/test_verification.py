@@ -12,6 +12,7 @@ from tests.support.indexed_logs import write_indexed_segment
 from tests.support.logs import Row, write_segment
 from tests.support.message_sets import gzip_stream, message
 
+from kafkalog.streaming.log.read import verification
 from kafkalog.streaming.log.read.verification import RecordCheck, check_segment
 from kafkalog.streaming.log.segment import LogSegment
 from kafkalog.streaming.log.segments import LogSegments
@@ -23,8 +24,12 @@ if TYPE_CHECKING:
 INDEX, TIMES = ".index", ".timeindex"
 
 
+RECORDS = RecordCheck()
+"""Shared by all tests: what is found in one segment is said of no other."""
+
+
 def find_problems(segment: LogSegment, next_base_offset: int | None) -> list[str]:
-    checked = check_segment(segment, next_base_offset, records=RecordCheck())
+    checked = check_segment(segment, next_base_offset, records=RECORDS)
     return [*checked.problems, *checked.headers]
 
 
@@ -39,6 +44,16 @@ def segment(tmp_path: Path) -> LogSegment:
 def test_nothing_is_wrong_with_what_is_right(segment: LogSegment) -> None:
     assert find_problems(segment, None) == []
     assert find_problems(segment, 200) == []
+
+
+def test_nothing_to_decode_into_is_made_for_each_segment(
+    segment: LogSegment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records = RecordCheck()
+    for name in ("BatchGroups", "RecordDecoder"):
+        monkeypatch.delattr(verification, name)
+    for _ in range(2):
+        assert check_segment(segment, None, records=records).problems == []
 
 
 def test_a_segment_that_reaches_into_the_next_one_is_told(segment: LogSegment) -> None:
