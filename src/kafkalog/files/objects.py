@@ -26,7 +26,7 @@ from urllib.parse import urlsplit
 from kafkalog.errors import LogDirectoryError, OptionError
 from kafkalog.files.deferred_signals import check_interrupt
 from kafkalog.files.regular import fsync_directory
-from kafkalog.files.storage import RemoteRoot
+from kafkalog.files.storage import CA_FILE_ADVICE, UNTRUSTED, RemoteRoot
 from kafkalog.files.system import remembered, system
 
 if TYPE_CHECKING:
@@ -336,6 +336,8 @@ class StoreObjects:
                 "there: a role that may not list the prefix is answered 403 for what does not "
                 "exist" + self._place.options.advice_elsewhere
             )
+        elif UNTRUSTED.search(str(error)):
+            advice = CA_FILE_ADVICE
         else:
             advice = (
                 "the store may be down or slow: try again later, or raise storage.tries or "

@@ -23,7 +23,7 @@ import pyarrow.fs as pafs
 from kafkalog.errors import LogDirectoryError, OptionError
 from kafkalog.files.deferred_signals import check_interrupt
 from kafkalog.files.remote_path import RemoteEntry, RemotePath, RemoteStatus
-from kafkalog.files.storage import STORE
+from kafkalog.files.storage import CA_FILE_ADVICE, STORE, UNTRUSTED
 from kafkalog.files.system import remembered, system
 
 if TYPE_CHECKING:
@@ -319,6 +319,8 @@ class RemoteStore:
             "check the credentials, the region and the endpoint (options storage.*), and whether "
             "they may list and read there"
             if refused
+            else CA_FILE_ADVICE
+            if UNTRUSTED.search(str(error))
             else "the store may be down or slow: run the query again later, or raise storage.tries "
             "or storage.timeout"
         )

@@ -9,6 +9,7 @@ Secrets are a type of their own, :class:`Secret`: they are not pickled with the 
 from __future__ import annotations
 
 import os
+import re
 import stat
 import tempfile
 from contextlib import contextmanager
@@ -26,9 +27,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
 __all__ = [
+    "CA_FILE_ADVICE",
     "LOG_FINDERS",
     "SECRET_OPTIONS",
     "STORE",
+    "UNTRUSTED",
     "RemoteRoot",
     "Secret",
     "StorageOptions",
@@ -274,6 +277,15 @@ class StorageOptions:
     def merged(self, given: Mapping[str, object]) -> StorageOptions:
         """Return these options, replaced by others where those are given."""
         return replace(self, **{key: value for key, value in given.items() if value is not None})  # type: ignore[arg-type]
+
+
+UNTRUSTED: Final = re.compile(r"certificate|peer cert", re.IGNORECASE)
+"""What a client of a store says of one that it does not trust."""
+
+CA_FILE_ADVICE: Final = (
+    "the store's certificate is none that this machine trusts: name the file of the authority that "
+    "has signed it (PEM) as storage.caFile"
+)
 
 
 class _OfProcess:

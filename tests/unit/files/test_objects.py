@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import itertools
 import pickle
+import ssl
 import sys
 import threading
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 from tests.support.object_store import ObjectStore, object_store
 
 from kafkalog.errors import LogDirectoryError, OptionError
@@ -22,6 +29,7 @@ from kafkalog.files.objects import (
     check_create_is_exclusive,
     open_objects,
 )
+from kafkalog.files.remote_store import open_store
 from kafkalog.files.storage import SECRET_OPTIONS, RemoteRoot, is_object_uri, with_secrets
 from kafkalog.files.system import system
 from kafkalog.streaming.options.declaring import options_of
@@ -350,6 +358,41 @@ def test_a_role_is_assumed_by_boto3_or_refused(
     monkeypatch.setitem(sys.modules, "boto3", None)
     with pytest.raises(OptionError, match=r"pip install 'kafkalog\[aws\]'"):
         on_server(server, f"{tmp_path.name}-2", role_arn=role).get("a")
+
+
+@contextmanager
+def nobodys_tls(folder: Path) -> Iterator[tuple[str, Path]]:
+    """Serve 404s by TLS on this machine; yield the URL, and the file of the certificate."""
+    key, name = ec.generate_private_key(ec.SECP256R1()), x509.Name([])
+    now = datetime.now(UTC)
+    made = x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+    made = made.not_valid_before(now - timedelta(days=1)).not_valid_after(now + timedelta(days=1))
+    names = x509.SubjectAlternativeName([x509.DNSName("localhost")])
+    signed = made.add_extension(names, critical=False).sign(key, hashes.SHA256())
+    no_password = serialization.NoEncryption()
+    kinds = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+    (folder / "key.pem").write_bytes(key.private_bytes(*kinds, no_password))
+    (folder / "certificate.pem").write_bytes(signed.public_bytes(kinds[0]))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(folder / "certificate.pem", folder / "key.pem")
+    with ThreadingHTTPServer(("127.0.0.1", 0), SimpleHTTPRequestHandler) as server:
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"https://localhost:{server.server_port}", folder / "certificate.pem"
+        server.shutdown()
+
+
+def test_a_store_whose_certificate_is_not_trusted_names_the_option(
+    server: ObjectStore, tmp_path: Path
+) -> None:
+    with nobodys_tls(tmp_path) as (url, certificate):
+        given = {"endpoint": url, "tries": 1, "access_key": "id", "secret_key": "s"}
+        place = RemoteRoot.parse(server.uri("x")).with_options({**given, "region": "us-east-1"})
+        for asked in (open_objects(place).get, open_store(place).entries):
+            with pytest.raises(LogDirectoryError, match=r"certificate .* storage\.caFile"):
+                asked("a")
+        trusted = place.with_options({"ca_file": str(certificate)})
+        assert open_objects(trusted).get("a") is None
 
 
 def test_no_secret_is_shown(tmp_path: Path) -> None:
