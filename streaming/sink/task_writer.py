@@ -285,13 +285,8 @@ class TaskWriter:
         self._query_id = query_id
         self._number = number
         self._limit_ms = plan.options.policy.lag_ms
-        self._catalog = self._look()
-        if self._catalog.set_id != plan.set_id:
-            raise LogDirectoryError(
-                f"the log directories {', '.join(plan.options.paths)} are not the same here as on "
-                f"the driver: they belong to set {self._catalog.set_id or 'none'}, the driver's to "
-                f"{plan.set_id}. They must be mounted on every machine that runs tasks"
-            )
+        self._known = {topic.name: topic for topic in plan.topics}
+        self._catalog = None if self._known else self._look()
         self._staging: Staging | None = None
         """Where rows are staged, from the first ones on."""
         self._topics: dict[str, OpenTopic] = {}
@@ -305,7 +300,14 @@ class TaskWriter:
         def look() -> TopicCatalog:
             return TopicCatalog.load(self._plan.directories, self._plan.options.topic_policy)
 
-        return run_with_timeout(look, self._plan.directories, self._limit_ms)
+        found = run_with_timeout(look, self._plan.directories, self._limit_ms)
+        if found.set_id != self._plan.set_id:
+            raise LogDirectoryError(
+                f"the log directories {', '.join(self._plan.options.paths)} are not the same here "
+                f"as on the driver: they belong to set {found.set_id or 'none'}, the driver's to "
+                f"{self._plan.set_id}. They must be mounted on every machine that runs tasks"
+            )
+        return found
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> TaskOutput:
         """Stage all rows; what was staged is removed again if anything fails.
@@ -429,7 +431,7 @@ class TaskWriter:
     ) -> None:
         if batches:
             key = partition.topic_partition
-            log_dir = self._catalog.log_dir_of(key)
+            log_dir = None if self._catalog is None else self._catalog.log_dir_of(key)
             home = None if log_dir is None else self._plan.directories.index(log_dir)
             staging.add(key, batches, Home(home, partition.segment_bytes))
 
@@ -493,11 +495,13 @@ class TaskWriter:
         return found
 
     def _described(self, name: str) -> Topic:
+        if name in self._known:
+            return self._known[name]
         begun = False
 
         def described() -> Topic:
             nonlocal begun
-            if begun:  # what was found lies on a node that stalls
+            if begun or self._catalog is None:  # what was found may lie on a node that stalls
                 self._catalog = self._look()
             begun = True
             return self._catalog.topic(name)

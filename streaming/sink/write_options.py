@@ -45,8 +45,10 @@ from kafkalog.streaming.store.replicas.election import check_one_node
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from kafkalog.checkpoints.bucket_state import BucketState
     from kafkalog.streaming.groups.planned_commit import Planned
     from kafkalog.streaming.objects.bucket_store import BucketRoot
+    from kafkalog.streaming.store.topics import Topic
 
 
 __all__ = ["ReplicaOptions", "WriteOptions", "WritePlan"]
@@ -503,6 +505,9 @@ _WHY: Final = {
 """Why a log in an object store does not take an option."""
 
 
+_MOST_SENT_TOPICS: Final = 500
+
+
 # ----------------------------------------------------------------------------------------------
 # What the driver decides for all tasks of a batch.
 
@@ -515,7 +520,8 @@ class WritePlan:
     stamp of all records in topics with ``message.timestamp.type=LogAppendTime``. With
     ``digests_rows`` tasks hash their rows, since nothing else tells what the batch holds.
     ``planned`` is what the query's source has planned, if the sink publishes a group's positions.
-    ``newest`` is the newest commit of a log in an object store.
+    ``newest`` is the newest commit of a log in an object store, and ``topics`` are those that it
+    has: tasks look for no others, unless they meet one that is not among them.
     """
 
     options: WriteOptions
@@ -524,6 +530,7 @@ class WritePlan:
     digests_rows: bool = False
     planned: Planned | None = None
     newest: int = 0
+    topics: tuple[Topic, ...] = ()
 
     @classmethod
     def of(cls, options: WriteOptions) -> WritePlan:
@@ -552,7 +559,9 @@ class WritePlan:
             names = {topic.name for topic in state.topics.values()}
             if options.topic not in names or not log.has_credit():
                 state = log.follow()
-        return cls(options, state.log_id, system.time_ns() // 1_000_000, newest=state.number)
+            number, topics = state.number, _known_topics(state, options)
+        now_ms = system.time_ns() // 1_000_000
+        return cls(options, state.log_id, now_ms, newest=number, topics=topics)
 
     @property
     def bucket(self) -> BucketRoot | None:
@@ -590,3 +599,20 @@ class WritePlan:
             acks_all=self.options.acks in {None, "all", "-1"},
             log_id=None if self.bucket is None else self.set_id,
         )
+
+
+def _known_topics(state: BucketState, options: WriteOptions) -> tuple[Topic, ...]:
+    """Describe the topics of a log in an object store that a batch may write to.
+
+    None if they are too many to be sent to each task, or if the only one may not be written to.
+    """
+    from kafkalog.streaming.store.topics import Topic  # noqa: PLC0415
+
+    policy = options.topic_policy
+    found = []
+    for topic_id, topic in state.topics.items():
+        is_kafkas = topic.name.startswith("__") and not policy.allows_internal
+        if options.topic in {None, topic.name} and not is_kafkas:
+            settings = {**topic.settings, **policy.settings}
+            found.append(Topic(topic.name, topic.known_count, settings, True, topic_id))
+    return tuple(found) if len(found) <= _MOST_SENT_TOPICS else ()

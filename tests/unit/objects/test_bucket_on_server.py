@@ -28,14 +28,18 @@ from kafkalog.files.storage import RemoteRoot
 from kafkalog.files.system import remembered, system
 from kafkalog.jobs.cli.app import app
 from kafkalog.streaming.admin.backup import back_up
+from kafkalog.streaming.commit.bucket_commit import commit_batch
 from kafkalog.streaming.objects import bucket_store
 from kafkalog.streaming.objects.bucket_store import BucketRoot, BucketStore
 from kafkalog.streaming.objects.merging import merge
 from kafkalog.streaming.options.read_options import ReadOptions
+from kafkalog.streaming.sink.task_writer import TaskWriter
+from kafkalog.streaming.sink.write_options import WriteOptions, WritePlan
 from kafkalog.streaming.source.batch_plan import plan_batch
 from kafkalog.streaming.source.reading import read_split
 from kafkalog.streaming.source.schema import ReadRows
 from kafkalog.streaming.source.stream_control import StreamControl
+from kafkalog.streaming.store.identity import BatchIdentity
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -403,6 +407,33 @@ def test_a_micro_batch_asks_for_nothing_but_its_data_and_the_number(server: Obje
         known.update(kept)
         assert len(splits) == 8
         kafkalog.append(place, "t", rows, options=options)
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_a_task_that_writes_asks_for_nothing(server: ObjectStore, *, named: bool) -> None:
+    server.reset()
+    place, options = server.uri(f"tasks-{named}"), {**server.options, "numPartitions": "3"}
+    for topic in ("t", "u"):
+        kafkalog.append(place, topic, pa.table({"value": ["1"]}), options=options)
+    given = {"topic": "t"} if named else {}
+    plan = WritePlan.of(WriteOptions.parse({"path": place, **options, **given}))
+    sent = pickle.dumps(plan)
+    known = remembered(bucket_store._OpenStores).by_root
+    kept = dict(known)
+    for size, asked in ((10, {}), (700_000, {"PUT": 1})):
+        known.clear()  # a task each, in a process of its own
+        rows = {"value": [random.Random(n).randbytes(size) for n in range(3)]}
+        batch = pa.RecordBatch.from_pydict(rows if named else {**rows, "topic": ["t", "u", "t"]})
+        server.requests.clear()
+        task = TaskWriter(pickle.loads(sent), BatchIdentity("query:q", 0, "run"), number=0)
+        runs = task.write([batch]).runs
+        assert methods(server) == asked
+        assert {run.partitions for run in runs} == {3}
+        assert None not in {run.topic_key for run in runs}
+    known.clear()
+    known.update(kept)
+    assert plan.bucket is not None
+    assert commit_batch(plan.bucket, plan.commit_plan, task._identity, runs).appended
 
 
 FORMULA = "0.43·c + 0.035·r·(1 + 2·c) + 0.035·c + 0.01"
