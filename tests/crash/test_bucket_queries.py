@@ -37,6 +37,8 @@ KILLS: Final = int(os.environ.get("KAFKALOG_SPARK_KILLS", "8"))
 ROWS: Final = 20
 TRIES: Final = {"storage.tries": "20"}
 """Four requests of ten may fail."""
+BUSY: Final = ("CANNOT_OPEN_SOCKET", "to connect back")
+"""Spark gives a process some seconds to start, and its query ends if the machine is too busy."""
 
 
 @pytest.fixture
@@ -90,10 +92,11 @@ class Tail:
         self._query: StreamingQuery | None = None
 
     def run(self) -> None:
-        """Start it, if it does not run yet; nothing that happens to others ends it."""
-        if self._query is not None:
-            assert self._query.isActive, self._query.exception()
-        else:
+        """Start it; again only if the machine was too busy: what happens to others ends none."""
+        if self._query is not None and not self._query.isActive:
+            told = str(self._query.exception())
+            assert any(each in told for each in BUSY), told
+        if self._query is None or not self._query.isActive:
             reader = self._spark.readStream.format("kafkalog").schema(
                 "topic STRING, partition INT, offset BIGINT, value STRING"
             )
