@@ -3,9 +3,9 @@
 Both write the same rows by streaming queries and read them with `availableNow`. Commits a second
 are those of 1, 2, 4 and 8 writers of ten rows at one topic, or one table. Delta's write in one JVM:
 its log store for S3 is safe for one driver only. What is appended is timed until another query has
-it. All of it runs against an S3 server on this machine, once straight, and once through a proxy
-that counts requests and adds 30 ms to each. Dollars are what AWS asks for the requests that one
-query that writes and one that tails made, in a day.
+it, once both run. All of it runs against an S3 server on this machine, once straight, and once
+through a proxy that counts requests and adds 30 ms to each. Dollars are what AWS asks for the
+requests that one query that writes and one that tails made, in a day.
 
     python -m benchmarks.buckets [--rows 1000000] [--commits 40] [--samples 30] [--docs docs]
 """
@@ -64,6 +64,8 @@ S3A: Final = JarSet(
 _DELAY_S: Final = 0.03
 _WRITERS: Final = (1, 2, 4, 8)
 _FILES: Final = 8
+_WARM_BATCHES: Final = 8
+"""Micro-batches of the query that tails before rows are timed: the first ones start processes."""
 _DOLLARS: Final = {"write": 5e-6, "read": 4e-7}
 """What AWS asks for a request of S3: PUT, POST and LIST; GET and HEAD. DELETE is free."""
 
@@ -271,16 +273,18 @@ def _drained(rows: DataFrame, checkpoint: Path) -> float:
 def _seen(contender: _Kafkalog | _Delta, samples: int) -> float:
     """Return the median of seconds from a row's arrival at one query until another one has it.
 
-    A file arrives a second, which a query writes to the place that the other one tails.
+    A file arrives a second, which a query writes to the place that the other one tails. What comes
+    while both still start is not timed.
     """
     spark, arriving = contender.spark, contender.folder / "arriving"
     arriving.mkdir()
     delays: list[float] = []
     enough = threading.Event()
 
-    def note(batch: DataFrame, _: int) -> None:
+    def note(batch: DataFrame, number: int) -> None:
         values = [float(row.value) for row in batch.collect() if row.value != "0"]
-        delays.extend(time.time() - value for value in values)
+        if number >= _WARM_BATCHES:
+            delays.extend(time.time() - value for value in values)
         if len(delays) >= samples:
             enough.set()
 
@@ -300,7 +304,7 @@ def _seen(contender: _Kafkalog | _Delta, samples: int) -> float:
         number += 1
     for query in running:
         query.stop()
-    return statistics.median(delays[len(delays) // 5 :])  # the first batches compile
+    return statistics.median(delays)
 
 
 def _dollars(requests: Iterable[Request]) -> float:
