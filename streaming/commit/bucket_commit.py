@@ -101,7 +101,7 @@ def commit_batch(
             return Outcome(False, log.state.number, {})
     warn_unknown_query(identity, batch.known_writers, batch.known_topics)
     warn_many_writers(identity, batch.known_writers, batch.known_topics)
-    return Outcome(True, committed.number, _ends_of(committed, _written(runs, ends or ())))
+    return Outcome(True, committed.number, _ends_of(committed, _partitions_of(runs, ends or ())))
 
 
 def _checks_of(copied: CopiedBatch | None) -> list[StateCondition]:
@@ -112,7 +112,7 @@ def _checks_of(copied: CopiedBatch | None) -> list[StateCondition]:
     return [copied.check_target]
 
 
-def _written(
+def _partitions_of(
     runs: Iterable[StagedRun], ends: Iterable[TopicPartition]
 ) -> Collection[TopicPartition]:
     return {run.topic_partition for run in runs}.union(ends)
