@@ -157,6 +157,8 @@ class QueryLag:
         unread: of each partition, where that was asked for.
         is_running: False once the query has ended; the other values are then its last ones.
         failures: how often it has ended by an error, as far as the listener was there.
+        retries: how often it was started after that, which tries its last micro-batch again.
+        has_failed: whether it has ended by an error, and was not started since.
     """
 
     query: str
@@ -169,6 +171,8 @@ class QueryLag:
     unread: Mapping[TopicPartition, Unread] = field(default_factory=dict)
     is_running: bool = True
     failures: int = 0
+    retries: int = 0
+    has_failed: bool = False
 
 
 def prometheus_text(lags: Iterable[QueryLag]) -> str:
@@ -176,6 +180,10 @@ def prometheus_text(lags: Iterable[QueryLag]) -> str:
     batch = Metric("kafkalog_query_batch_id", "The number of the last micro-batch.")
     running = Metric("kafkalog_query_running", "1 while the query runs, 0 once it has ended.")
     failures = Metric("kafkalog_query_failures_total", "How often the query has ended by an error.")
+    retries = Metric(
+        "kafkalog_query_retries_total",
+        "How often the query was started again after an error, and tried its micro-batch again.",
+    )
     rows = Metric("kafkalog_query_batch_rows", "Rows that the last micro-batch read.")
     sizes = Metric("kafkalog_query_batch_bytes", "Bytes that the last micro-batch read.")
     steps = Metric(
@@ -194,6 +202,7 @@ def prometheus_text(lags: Iterable[QueryLag]) -> str:
         batch.add(each.batch_id, **labels)
         running.add(int(each.is_running), **labels)
         failures.add(each.failures, **labels)
+        retries.add(each.retries, **labels)
         rows.add(each.rows, **labels)
         sizes.add(each.bytes, **labels)
         for step, seconds in each.seconds.items():
@@ -204,7 +213,8 @@ def prometheus_text(lags: Iterable[QueryLag]) -> str:
             if key in each.unread:
                 unread.add(each.unread[key].bytes, **place)
                 ages.add(_age(each.unread[key], now), **place)
-    return metrics_text([batch, running, failures, rows, sizes, steps, behind, unread, ages])
+    metrics = [batch, running, failures, retries, rows, sizes, steps, behind, unread, ages]
+    return metrics_text(metrics)
 
 
 def _age(unread: Unread, now: float) -> float | None:
@@ -362,12 +372,22 @@ class LagListener(_ProgressListener):
         """Return the lags as JSON, a line for each partition of each source."""
         return json_lines(list(self._exported.values()))
 
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
+        """Count a start after an error."""
+        last = self._exported.get(str(event.id))
+        if last is not None and last.has_failed:
+            again = replace(last, retries=last.retries + 1, has_failed=False)
+            self._exported[last.query] = again
+            self._write_textfile()
+
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
         """Export the last values of the query, and that it does not run any more."""
         last = self._exported.get(str(event.id))
         if last is not None:
-            failures = last.failures + (event.exception is not None)
-            ended = replace(last, is_running=False, failures=failures)
+            failed = event.exception is not None
+            ended = replace(
+                last, is_running=False, failures=last.failures + failed, has_failed=failed
+            )
             self._exported[last.query] = ended
             self._write_textfile()
 
@@ -397,6 +417,7 @@ class LagListener(_ProgressListener):
             seconds={step: ms / 1000 for step, ms in sorted(progress.durationMs.items())},
             unread=unread,
             failures=before.failures if before else 0,
+            retries=before.retries if before else 0,
         )
         self._write_textfile()
         for number, source in enumerate(progress.sources):

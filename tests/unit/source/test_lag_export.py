@@ -44,6 +44,13 @@ def test_prometheus_gets_a_line_for_each_partition() -> None:
         'kafkalog_query_failures_total{query="id-1",name="q"} 0',
         r'kafkalog_query_failures_total{query="id-2",name="a \"b\"\n\\"} 0',
         (
+            "# HELP kafkalog_query_retries_total How often the query was started again after an "
+            "error, and tried its micro-batch again."
+        ),
+        "# TYPE kafkalog_query_retries_total counter",
+        'kafkalog_query_retries_total{query="id-1",name="q"} 0',
+        r'kafkalog_query_retries_total{query="id-2",name="a \"b\"\n\\"} 0',
+        (
             "# HELP kafkalog_query_lag_offsets Offsets that are committed and were not read at "
             "the end of the last micro-batch."
         ),
@@ -97,6 +104,18 @@ def test_a_listener_exports_what_runs_and_keeps_it_when_that_ends(tmp_path: Path
     assert json.loads(listener.to_json())["lag_offsets"] == 3
     listener.onQueryProgress(progress(7))
     assert 'kafkalog_query_failures_total{query="id-1",name="q"} 1' in listener.to_prometheus()
+
+
+def test_a_start_after_an_error_is_a_retry_and_another_one_is_not() -> None:
+    listener = LagListener()
+    started: Any = SimpleNamespace(id="id-1", name="q")
+    for end, (exception, retries) in enumerate([("lost", 1), ("lost", 2), (None, 2)], 1):
+        listener.onQueryStarted(started)
+        listener.onQueryProgress(progress(end))
+        listener.onQueryTerminated(SimpleNamespace(id="id-1", exception=exception))  # type: ignore[arg-type]
+        listener.onQueryStarted(started)
+        said = f'kafkalog_query_retries_total{{query="id-1",name="q"}} {retries}'
+        assert said in listener.to_prometheus().splitlines()
 
 
 def test_a_query_that_nobody_has_followed_may_end() -> None:
