@@ -316,7 +316,7 @@ def test_a_group_above_the_end_is_set_back_by_the_command(log: Path, tmp_path: P
     writer.commit({TopicPartition("flights", 0): 99, TopicPartition("t", 0): 1})
     found = page(tmp_path / "r.html", log, code=1)
     ((_, *words),) = commands(found)
-    assert words[:2] == ["groups", "reset"]
+    assert words[:2] == ["group", "reset"]
     assert words[-3:] == ["--offsets", '{"flights": {"0": 8}}', "--dry-run"]
     assert call(*words[:-1])[0] == 0
     assert [*page(tmp_path / "r.html", log).iter("article")] == []
@@ -343,7 +343,7 @@ def test_the_command_leaves_a_position_where_it_is_right(log: Path, tmp_path: Pa
     assert [row["offset"] for row in rows if row["topic"] == "flights"] == [8, 3]
 
 
-@pytest.mark.parametrize(("others", "command"), [(True, ["groups"]), (False, ["groups", "delete"])])
+@pytest.mark.parametrize(("others", "command"), [(True, ["group", "describe"]), (False, ["group", "delete"])])
 def test_a_group_is_not_forgotten_for_one_topic_that_is_gone(
     log: Path, tmp_path: Path, *, others: bool, command: list[str]
 ) -> None:
@@ -356,7 +356,7 @@ def test_a_group_is_not_forgotten_for_one_topic_that_is_gone(
     for folder in moved:
         folder.rename(tmp_path / folder.name)
     ((_, *words),) = [
-        words for words in commands(page(tmp_path / "r.html", log, code=1)) if words[1] == "groups"
+        words for words in commands(page(tmp_path / "r.html", log, code=1)) if words[1] == "group"
     ]
     assert words[: len(command)] == command
     assert words[len(command)] == str(log)
