@@ -343,7 +343,9 @@ def test_the_command_leaves_a_position_where_it_is_right(log: Path, tmp_path: Pa
     assert [row["offset"] for row in rows if row["topic"] == "flights"] == [8, 3]
 
 
-@pytest.mark.parametrize(("others", "command"), [(True, ["group", "describe"]), (False, ["group", "delete"])])
+@pytest.mark.parametrize(
+    ("others", "command"), [(True, ["group", "describe"]), (False, ["group", "delete"])]
+)
 def test_a_group_is_not_forgotten_for_one_topic_that_is_gone(
     log: Path, tmp_path: Path, *, others: bool, command: list[str]
 ) -> None:
