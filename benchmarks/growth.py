@@ -145,7 +145,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         section = _bucket_section([size for size in _COMMITS if size <= most])
         if docs:
             page = docs / "growth.md"
-            page.write_text(page.read_text(encoding="utf-8").partition(_BUCKET)[0] + section)
+            page.write_text(with_section(page.read_text(encoding="utf-8"), section))
         return 0
     alone = asked.questions or asked.only
     grown = [] if alone else [_measured(each) for each in _series(quick=asked.quick)]
@@ -698,6 +698,12 @@ def _bucket_section(sizes: Sequence[int]) -> str:
         *(f"| {title} | {' | '.join(cells)} |" for title, cells in found.items()),
     ]
     return "\n".join([*lines, ""])
+
+
+def with_section(page: str, section: str) -> str:
+    """Return the page with another table about a bucket; what was written behind that stays."""
+    first, _, before = page.partition(_BUCKET)
+    return first + section + before.rpartition("|\n")[2]
 
 
 _OF_BUCKET: Final = {"segment.bytes": str(1 << 20), "storage.deleteDelay": "1h"}

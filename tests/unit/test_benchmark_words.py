@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from benchmarks import machine
+from benchmarks.growth import with_section
 from benchmarks.rows import Shape
 from benchmarks.words import compared
 
@@ -47,3 +48,9 @@ def test_no_page_says_1_partitions_or_0_times_less(name: str) -> None:
     assert re.findall(ones, page) == []
     assert re.findall(r"\b0\.\d+ times less", page) == []
     assert re.findall(r"\(\d+ \(", page) == []
+
+
+def test_what_is_written_behind_the_table_about_a_bucket_stays() -> None:
+    page = "before\n\n## A log in a bucket\n\nOf old.\n\n| a |\n| --- |\n| 1 |\n\nWith more.\n"
+    changed = with_section(page, "\n## A log in a bucket\n\nOf now.\n\n| a |\n| --- |\n| 2 |\n")
+    assert changed == page.replace("Of old", "Of now").replace("| 1 |", "| 2 |")
