@@ -101,6 +101,26 @@ def test_a_small_append_is_one_put(server: ObjectStore) -> None:
     assert methods(server) == {"PUT": 2}
 
 
+def test_a_batch_of_several_tasks_is_a_put_a_task_and_one_more(server: ObjectStore) -> None:
+    server.reset()
+    place, options = server.uri("tasks"), server.options | LARGE
+    kafkalog.append(place, "t", pa.table({"value": ["1"]}), options={**options, "numPartitions": 4})
+    given = {"path": place, "topic": "t", "compression.type": "none", **options}
+    plan, identity = WritePlan.of(WriteOptions.parse(given)), BatchIdentity("query:q", 0, "run")
+    assert plan.bucket is not None
+    server.requests.clear()
+    runs = []
+    for number, values in enumerate((8, 2, 2)):  # the first one has more than a part of 5 MiB
+        partitions = pa.array([each % 4 for each in range(values)], pa.int32())
+        rows = pa.table({"value": [os.urandom(1 << 20)] * values, "partition": partitions})
+        runs += TaskWriter(plan, identity, number=number).write(rows.to_batches()).runs
+    assert len(runs) == 4 + 2 + 2
+    assert commit_batch(plan.bucket, plan.commit_plan, identity, runs).appended
+    assert methods(server)["PUT"] == 3 + 1
+    assert not methods(server)["POST"]
+    assert kafkalog.read(place, "t", options=server.options).read_all().num_rows == 13
+
+
 def test_whoever_interrupts_a_call_to_a_store_that_fails_waits_for_no_further_try(
     server: ObjectStore,
 ) -> None:

@@ -6,7 +6,7 @@ import pickle
 import random
 import shutil
 import time
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -407,6 +407,47 @@ def test_whoever_goes_on_in_a_log_that_was_begun_again_is_told(
     with suppress(KafkaLogError):
         member.close()
     assert values(appended) == [b"new"]
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_stream_mixes_no_rows_of_a_log_that_was_begun_again_and_says_so(
+    appended: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, fails: bool
+) -> None:
+    kafkalog.append(appended, "t", pa.table({"value": ["old"] * 3}))
+    given = {"path": appended, "subscribe": "t", "startingOffsets": "earliest"}
+    given |= {"failOnDataLoss": str(fails), "stateLocation": str(tmp_path / "state")}
+    quick = {"fetchOffset.retryIntervalMs": "0", "storage.pollInterval": "1ms"}
+    options = ReadOptions.parse(given | quick)
+    query = StreamControl(options)
+    start = query.initial()
+    end = query.next_end(start, take_all=True)
+    sent = pickle.dumps(query.plan(start, end))
+
+    def rows(sent: bytes) -> list[bytes]:
+        """Read in a task: a process of its own."""
+        with monkeypatch.context() as patch:
+            patch.setattr(system, "memory", {})
+            read = ReadRows.of(options, (), ()).of_records
+            batches = [b for s in pickle.loads(sent) for b in read_split(s, options, read)]
+        return [value for batch in batches for value in batch.column("value").to_pylist()]
+
+    assert rows(sent) == [b"old"] * 3
+    begin_again(tmp_path)
+    kafkalog.append("s3a://by/another/process", "t", pa.table({"value": ["new"] * 4}))
+    with pytest.raises(DataLossError) if fails else nullcontext():
+        assert rows(sent) == []
+    clock = system.boottime
+    monkeypatch.setattr(system, "boottime", lambda: clock() + 62)
+    for _ in range(2):
+        with pytest.raises(LogDirectoryError, match="somebody has emptied it"):
+            query.next_end(end, take_all=True)
+    again = StreamControl(options)  # its next run
+    with pytest.raises(DataLossError, match="recreated") if fails else nullcontext():
+        begin = again.next_end(end, take_all=True)
+        whole = again.next_end(begin, take_all=True)
+        found = rows(pickle.dumps(again.plan(end, begin)))
+        found += rows(pickle.dumps(again.plan(begin, whole)))
+        assert found == [b"new"] * 5
 
 
 def test_what_was_staged_for_another_log_is_refused(appended: str, tmp_path: Path) -> None:
