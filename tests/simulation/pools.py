@@ -37,7 +37,11 @@ class _Task:
         self._end.acquire()
         self._end.release()
 
-    def result(self) -> object:
+    def cancel(self) -> bool:
+        """Leave it be: it has begun."""
+        return False
+
+    def result(self, timeout: float | None = None) -> object:
         self.wait()
         if self._error is not None:
             raise self._error

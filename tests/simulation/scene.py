@@ -15,7 +15,7 @@ from tests.simulation.node_audit import Acknowledged, NodeHistory
 from tests.simulation.scheduler import InterruptError, KilledError
 from tests.support.warnings_heard import warnings_to
 
-from kafkalog.errors import DurabilityError, KafkaLogError
+from kafkalog.errors import DurabilityError, KafkaLogError, UnknownOutcomeError
 from kafkalog.streaming.admin.recovery import RecoveryReport, recover
 
 if TYPE_CHECKING:
@@ -227,7 +227,8 @@ class Scene:
             write.is_doubtful = True
             write.tries.append(str(error))
         except KafkaLogError as error:
-            outcome = "unknown" if "published is not known" in str(error) else "fail"
+            is_open = isinstance(error, UnknownOutcomeError)
+            outcome = "unknown" if is_open or "published is not known" in str(error) else "fail"
             self.failed(actor, write, error)
         except OSError as error:
             self.failed(actor, write, error)
