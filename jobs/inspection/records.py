@@ -21,7 +21,7 @@ from kafkalog.streaming.log.intervals import EVERYTHING, Intervals
 from kafkalog.streaming.log.read.slice_reader import NarrowedDecoder
 from kafkalog.streaming.options.declaring import warn_ignored
 from kafkalog.streaming.options.read_options import ReadOptions
-from kafkalog.streaming.source.batch_plan import plan_batch
+from kafkalog.streaming.source.batch_plan import pack_splits, plan_batch
 from kafkalog.streaming.source.loss import with_remedy
 from kafkalog.streaming.source.planner import Selection, thin_split
 from kafkalog.streaming.source.reading import read_split
@@ -283,6 +283,9 @@ def offsets_before_end(
     return {"startingOffsets": json.dumps(starts)} if starts else {}
 
 
+_READ_TOGETHER_BYTES: Final = 256 << 10
+
+
 def read_in_threads(
     given: Iterable[LogSplit],
     read: Callable[[LogSplit], Iterable[pa.RecordBatch]],
@@ -290,22 +293,28 @@ def read_in_threads(
 ) -> Iterator[pa.RecordBatch]:
     """Read splits in threads, a few ahead, and return their batches in order.
 
+    Small ones are read together: a thread for each costs more than what it reads.
     ``told`` is called with the bytes that are done, and with those of all.
     """
-    splits = deque(given)
-    size, done = sum(split.size for split in splits), 0
+    splits = deque(pack_splits([*given], _READ_TOGETHER_BYTES))
+    size, done = sum(split.size for pack in splits for split in pack), 0
     told(done, size)
+
+    def read_all(pack: Iterable[LogSplit]) -> list[pa.RecordBatch]:
+        return [batch for split in pack for batch in read(split)]
+
     cores = available_cores()
     running: deque[tuple[int, Future[list[pa.RecordBatch]]]] = deque()
     with system.pool(cores, "kafkalog-read") as pool:
         try:
             while splits or running:
                 while splits and len(running) < 2 * cores:
-                    split = splits.popleft()
-                    running.append((split.size, pool.submit(lambda each: [*read(each)], split)))
-                split_size, future = running.popleft()
+                    pack = splits.popleft()
+                    pack_size = sum(split.size for split in pack)
+                    running.append((pack_size, pool.submit(read_all, pack)))
+                pack_size, future = running.popleft()
                 yield from future.result()
-                done += split_size
+                done += pack_size
                 told(done, size)
         finally:
             for _, future in running:
