@@ -274,20 +274,29 @@ def _all_prepared(nodes: Quorum) -> list[CommitState]:
 
 
 def _behind(nodes: Quorum, state: CommitState) -> list[int]:
-    """Return the live nodes that have no part in the commit that a state is of."""
+    """Return the live nodes that have no part in the commit that a state is of.
+
+    Who repeats a commit under a higher epoch prepares it on all nodes that are there, on those
+    without a part in it, too. So what lies prepared under a higher epoch than ``state`` tells of
+    no part.
+    """
     return [
         node
         for node in nodes.live
-        if not all(state.stamp in _stamps(each) for each in nodes.by_node[node].values())
+        if not all(
+            state.stamp in _stamps(each, state.controller_epoch)
+            for each in nodes.by_node[node].values()
+        )
     ]
 
 
-def _stamps(folder: Path) -> Iterator[CommitStamp | None]:
-    """Read of which commits a directory holds the state, or a prepared one."""
+def _stamps(folder: Path, epoch: int) -> Iterator[CommitStamp | None]:
+    """Read of which commits a directory holds the state, or one prepared up to an epoch."""
     yield load_stamp(folder)
     with suppress(CheckpointError, OSError):
         prepared = load_state(folder, PREPARED_FILE)
-        yield None if prepared is None else prepared.stamp
+        if prepared is not None and prepared.controller_epoch <= epoch:
+            yield prepared.stamp
 
 
 def _declared(nodes: Quorum, state: CommitState) -> list[int]:

@@ -22,7 +22,7 @@ from kafkalog.checkpoints.commit_state import LOCK_FILE, PREPARED_FILE, STATE_FI
 from kafkalog.checkpoints.committed import load_committed
 from kafkalog.checkpoints.state_file import load_state
 from kafkalog.checkpoints.voters import FoundStates
-from kafkalog.errors import CommitError, NotEnoughReplicasError, OptionError
+from kafkalog.errors import CommitError, KafkaLogError, NotEnoughReplicasError, OptionError
 from kafkalog.files.system import system
 from kafkalog.streaming.admin.topics import create
 from kafkalog.streaming.log import segments
@@ -107,6 +107,32 @@ def test_a_replica_that_was_copied_below_a_mount_that_failed_is_not_in_sync(
     check_in_sync(nodes)
     check_equal(nodes)
     assert values(nodes) == list("abcdefg")
+
+
+def test_an_older_copy_that_holds_a_repeated_commit_prepared_is_not_in_sync(
+    nodes: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It had no part in that commit: who repeats it gives it to all nodes that are there."""
+    older = nodes[2].with_suffix(".older")
+    shutil.copytree(nodes[2], older)
+    append(nodes, 1, ["b", "c", "d", "e"])
+
+    def fails(*_: Any) -> None:
+        raise OSError(errno.EIO, "failed")
+
+    for name in ("publish", "_decide"):  # an unfinished commit; then one that repeats the last
+        with monkeypatch.context() as patched:
+            patched.setattr(Quorum, name, fails)
+            with pytest.raises((OSError, KafkaLogError)):
+                append(nodes, 2, ["of another topic"], topic="u")
+        system.memory.clear()
+        if older.exists():
+            nodes[2].rename(nodes[2].with_suffix(".newer"))
+            older.rename(nodes[2])
+    append(nodes, 2, ["of another topic"], topic="u")
+    append(nodes, 3, ["of another topic"], topic="u")
+    check_in_sync(nodes)
+    check_equal(nodes)
 
 
 @pytest.mark.parametrize("node", [0, 1, 2])
