@@ -11,8 +11,9 @@ from tests.support.corpus import UnpackedCase
 from typer.testing import CliRunner
 
 import kafkalog
-from kafkalog.files.system import system
+from kafkalog.files.system import ThreadPool, system
 from kafkalog.jobs.cli.app import app
+from kafkalog.jobs.inspection.figures import count_partitions
 from kafkalog.jobs.inspection.units import for_people, shown_size
 
 if TYPE_CHECKING:
@@ -115,6 +116,23 @@ def test_bytes_and_records_a_batch_are_of_data_alone(tmp_path: Path) -> None:
         batches = [json.loads(line) for line in call("dump", path, *words)[1].splitlines()]
         sizes = [each["size"] for each in batches if not each["control"]]
         assert row["bytesPerBatch"] == sum(sizes) // len(sizes)
+
+
+def test_small_partitions_are_read_by_one_thread_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = pa.table({"value": ["x"] * 12, "partition": pa.array(range(12), pa.int32())})
+    kafkalog.append(tmp_path, "t", table, options={"numPartitions": "12"})
+    tasks = []
+    submit = ThreadPool.submit
+
+    def count(*given: Any) -> Any:
+        tasks.append(given)
+        return submit(*given)
+
+    monkeypatch.setattr(ThreadPool, "submit", count)
+    rows = count_partitions([str(tmp_path)], None, {}, lambda *_: None)
+    assert ([row["records"] for row in rows], len(tasks)) == ([1] * 12, 1)
 
 
 def test_a_topic_that_is_not_there_is_one_line(tmp_path: Path) -> None:
