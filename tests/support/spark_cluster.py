@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shlex
 import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
@@ -25,6 +26,7 @@ __all__ = ["SPARK_HOME", "Cluster", "Submitted", "kill"]
 SPARK_HOME: Final = Path(pyspark.__file__).parent
 
 _EXECUTOR: Final = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
+_WORKER: Final = "worker.Worker"
 _JVM: Final = ("-Xmx256m", *QUICK)
 
 
@@ -33,13 +35,23 @@ class Cluster:
 
     ``variables`` are their environment, and that of executors. On leaving the context nothing of it
     is left running, no executor either. With ``hosts`` each worker has a loopback address of its
-    own, which Spark takes for another machine; only Linux has more than one.
+    own, which Spark takes for another machine; only Linux has more than one. Each worker sees an
+    empty folder of its own in place of each of the ``hidden`` ones; that takes root, on Linux.
     """
 
     def __init__(
-        self, home: Path, variables: Mapping[str, str] = os.environ, *, hosts: bool = False
+        self,
+        home: Path,
+        variables: Mapping[str, str] = os.environ,
+        *,
+        hosts: bool = False,
+        hidden: Iterable[Path] = (),
     ) -> None:
         self.address = ""
+        mounts = [f"mount -t tmpfs own {shlex.quote(str(each))}" for each in hidden]
+        self._apart = ["unshare", "-m", "sh", "-c", " && ".join([*mounts, 'exec "$0" "$@"'])]
+        if not mounts:
+            self._apart = []
         self._hosts = hosts
         self._home = home
         # A worker starts executors from there.
@@ -78,7 +90,7 @@ class Cluster:
         name = f"worker-{number}"
         limits = ("--cores", "1", "--memory", "512m", "--work-dir", str(self._home / name))
         host = number if self._hosts else 1
-        worker = self._server(name, host, "worker.Worker", *limits, self.address)
+        worker = self._server(name, host, _WORKER, *limits, self.address)
         worker.start("Successfully registered with master")
         self._workers.append(worker)
 
@@ -108,7 +120,9 @@ class Cluster:
         return "\n".join(f"{log}:\n{log.read_text(errors='replace')[-2000:]}" for log in logs)
 
     def _server(self, name: str, host: int, main: str, *words: str) -> Server:
-        start = [java(), *_JVM, "-cp", f"{SPARK_HOME}/jars/*", f"org.apache.spark.deploy.{main}"]
+        apart = self._apart if main == _WORKER else []
+        start = [*apart, java(), *_JVM, "-cp", f"{SPARK_HOME}/jars/*"]
+        start.append(f"org.apache.spark.deploy.{main}")
         address = f"127.0.0.{host}"
         where = ["--host", address, "--webui-port", "0"]
         variables = {**self._variables, "SPARK_LOCAL_IP": address}
