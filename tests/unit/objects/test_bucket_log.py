@@ -38,7 +38,7 @@ from kafkalog.files.objects import Creation
 from kafkalog.files.system import system
 from kafkalog.streaming.commit import bucket_commit
 from kafkalog.streaming.commit.bucket_commit import forget_silent_writers
-from kafkalog.streaming.objects import bucket_log, cleaning, merging
+from kafkalog.streaming.objects import bucket_log, merging, sweeping
 from kafkalog.streaming.objects.bucket_log import BucketLog, Proposal
 from kafkalog.streaming.objects.sweeping import clean_commits, sweep_data
 
@@ -693,7 +693,7 @@ RULES: dict[str, tuple[Any, ...]] = {
         5,
     ),
     "no floor without a checkpoint": (
-        cleaning,
+        sweeping,
         "    target = min(target, kept[0] + 1 if kept else 0)\n",
         "",
         "cleaned up, late",
@@ -714,7 +714,7 @@ RULES: dict[str, tuple[Any, ...]] = {
         8,
     ),
     "no floor above inline batches": (
-        cleaning,
+        sweeping,
         "        first_inline(state),\n",
         "",
         "inline",
@@ -747,20 +747,20 @@ RULES: dict[str, tuple[Any, ...]] = {
         10,
     ),
     "what was dropped lately is not swept": (
-        cleaning,
+        sweeping,
         "    kept |= state.dropped.keys()\n    kept |= state.listed",
         "    kept |= state.listed",
         "merged while it is read",
         10,
     ),
     "names of segments tell when they were begun": (
-        cleaning,
+        sweeping,
         "number < state.swept and name",
         "(place == 'logs' or number < state.swept) and name",
         "sealed and swept",
     ),
     "no clean-up without a floor": (
-        cleaning,
+        sweeping,
         "        _create_floor(objects, folder, target)\n",
         "",
         "cleaned up",
@@ -793,13 +793,13 @@ def test_no_rule_can_be_left_out(monkeypatch: pytest.MonkeyPatch, rule: str) -> 
 # Rules that are found by what one test has happen: module, text, changed text.
 RULES_BY_TEST: dict[str, tuple[Any, ...]] = {
     "the sweeper looks at floors": (
-        cleaning,
+        sweeping,
         "    if log.is_overtaken():\n",
         "    if False:\n",
         test_nothing_is_swept_by_whoever_was_overtaken,
     ),
     "a floor is never overwritten": (
-        cleaning,
+        sweeping,
         '            return\n        if objects.list_after(f"{folder}/floors", before',
         """
             floors = objects.list_after(f"{folder}/floors")
