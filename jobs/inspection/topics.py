@@ -24,7 +24,7 @@ from kafkalog.streaming.store.ends.tracker import say_tiered
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from kafkalog.checkpoints.commit_state import TopicState
+    from kafkalog.checkpoints.commit_state import ReplicaState, TopicState
     from kafkalog.streaming.store.ends.rule import OffsetGap
     from kafkalog.streaming.store.ends.tracker import LogEndTracker
 
@@ -112,11 +112,13 @@ def describe_partitions(
             }
         )
         if replicas is not None and known is not None:
-            each = known.replicas[key.partition]
-            found = {"leader": each.leader, "replicas": [*each.replicas], "isr": [*each.isr]}
-            rows[-1] |= found
+            rows[-1] |= _replica_columns(known.replicas[key.partition])
     _add_cluster_settings(paths, rows)
     return rows
+
+
+def _replica_columns(known: ReplicaState) -> Row:
+    return {"leader": known.leader, "replicas": [*known.replicas], "isr": [*known.isr]}
 
 
 def _add_cluster_settings(paths: Sequence[str], rows: Sequence[Row]) -> None:

@@ -234,7 +234,7 @@ class Consumer(Closing):
                 "same append again, or poll, which returns these rows again"
             )
         if self._is_unsure and self._member is not None:
-            stands = self._commits.look().positions
+            stands = self._commits.look(at_once=True).positions
             moves = self._cursors.moves()
             done = {key: move for key, move in moves.items() if stands.get(key) == move.end}
             self._cursors.committed(done)
@@ -559,7 +559,7 @@ class Consumer(Closing):
         """Let the group stand where a log ends: else it would pass over what comes there."""
         move = self._cursors.back(key, end)
         if move is not None and self._member is not None:
-            if self._commits.look().positions.get(key) != end:
+            if self._commits.look(at_once=True).positions.get(key) != end:
                 self._member.commit({key: move})
             self._cursors.add(key, move.since, end)
 

@@ -458,7 +458,7 @@ class QueryMember:
 
     def _left_by_sink(self, plan: Plan, member: GroupMember) -> dict[TopicPartition, Move]:
         """Return how far a batch has come where the group does not know it."""
-        stands = self._commits.look().positions
+        stands = self._commits.look(at_once=True).positions  # another process may have told it
         held = member.assigned | member.revoked
         found = {key: plan.moves[key] for key in plan.unfinished(stands) if key in held}
         if plan.member == member.member_id:

@@ -247,15 +247,18 @@ class GroupCommits:
             self._counts = partition_counts(log_set.partitions())
         return self._counts
 
-    def look(self) -> GroupState:
+    def look(self, *, at_once: bool = False) -> GroupState:
         """Return the group as it is committed now; nothing is locked.
 
         What is committed shows in the directories themselves: a file is renamed there. As long as
-        they do not change, a look is two ``stat`` a directory.
+        they do not change, a look is two ``stat`` a directory. A log in an object store is asked
+        once a poll interval, and ``at_once``.
 
         Raises:
             KafkaLogError: that cannot be read.
         """
+        if at_once and self._bucket is not None:
+            self._bucket.open_store().forget_listing()
         log_set = self._inspect_set()
         if self._state is None:
             self._state = self._log.look(log_set)

@@ -385,7 +385,7 @@ class WriteOptions(ReplicaOptions):
         default=300_000,
         unit="ms",
         doc="how often a writer deletes what has expired, after a commit. In a bucket "
-        "`kafkalog run maintain` does",
+        "run maintain does",
     )
     max_block_ms: int = option(
         "max.block.ms",

@@ -186,10 +186,7 @@ def _tasks(cores: int | None) -> int:
 
 
 def plan_batch(
-    options: ReadOptions,
-    selection: Selection | None = None,
-    *,
-    seen: LogEndTracker | None = None,
+    options: ReadOptions, selection: Selection | None = None, *, seen: LogEndTracker | None = None
 ) -> list[LogSplit]:
     """Cut what a batch query reads into splits; of a ``selection``, what may hold rows of it.
 

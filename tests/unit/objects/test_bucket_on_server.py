@@ -152,7 +152,7 @@ def test_whoever_interrupts_a_call_to_a_store_that_fails_waits_for_no_further_tr
 
         interrupted(lambda: next(tail), "GET/commits/")
         assert len(failed) == 1
-        interrupted(kafkalog.read(place, "t", options=options).read_all, "GET/commits/")
+        interrupted(lambda: kafkalog.read(place, "t", options=options).read_all(), "GET/commits/")
         assert len(failed) == 1
         said = interrupted(
             lambda: kafkalog.append(place, "t", rows, options=options), "PUT/commits/"
