@@ -615,12 +615,12 @@ def _refuse_other_times(
     planned = -1 if checkpoint.planned is None else checkpoint.planned
     if names:
         is_of_time = ended <= written <= planned
-        if is_of_time:
-            _refuse_other_query(archive, _noted_query(archive, spark), checkpoint.query_id)
     else:
         has_rows = _has_rows(archive, spark)
         is_of_time = has_rows is None or (planned >= 0 if has_rows else ended < 0)
-    if not is_of_time:
+    if is_of_time:
+        _refuse_other_query(archive, _noted_query(archive, spark), checkpoint.query_id)
+    else:
         raise TargetMismatchError(
             f"the table {archive.table} and the checkpoint {archive.checkpoint} are not of the "
             f"same time: {_batches(written, 'the table')}, and {_batches(ended, 'the checkpoint')}."
@@ -632,7 +632,8 @@ def _refuse_other_times(
 def _noted_query(archive: Archive, spark: SparkSession) -> str | None:
     """Return the id of the query that writes a table in files; None where none is noted."""
     path = f"{archive.table}/{_QUERY}"
-    return read_text(spark, path).strip() if exists(spark, path) else None
+    is_noted = archive.table_format in FILES and exists(spark, path)
+    return read_text(spark, path).strip() if is_noted else None
 
 
 def _note_query(archive: Archive, spark: SparkSession, query_id: str) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 from tests.pipelines.archives import RESTORE, Archived, InFiles, WithNewest
 from tests.pipelines.guards import GUARDS
-from tests.pipelines.histories import KINDS, History
+from tests.pipelines.histories import KINDS, History, KilledError
 from tests.pipelines.sinks import Streamed
 from tests.pipelines.sources import TOPIC, Source, bounds
 from tests.support.copying import cut
@@ -193,3 +193,20 @@ def test_a_table_that_is_restored_amid_a_run_gets_no_gap_though_its_log_was_clea
         table.run(source, step, options={"maxOffsetsPerTrigger": "2"})
     table.run(source, lambda _: None, "--from-target")
     table.check(source)
+
+
+def test_files_without_rows_take_no_checkpoint_of_another_query(tmp_path: Path) -> None:
+    """It lacks its last commit, so it looks as if the first batch had been cut off."""
+
+    def step(name: str) -> None:
+        if name == "batch 0 read":
+            raise KilledError(name)
+
+    chance = random.Random(1)
+    source, table = Source(tmp_path, chance), InFiles(tmp_path, chance)
+    with pytest.raises(KilledError):
+        table.run(source, step)
+    table.take_other_checkpoint()
+    table.lose_last_commit()
+    with pytest.raises(TargetMismatchError, match="was written by the query"):
+        table.run(source, lambda _: None, options={"failOnDataLoss": "false"})
