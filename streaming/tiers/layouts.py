@@ -136,18 +136,27 @@ class Layout:
         """Return where a partition's objects are, without a look."""
         raise NotImplementedError
 
-    def segments(self, partition: TierPartition) -> list[TierSegment]:
-        """List the whole segments of a partition, by start offset: one listing."""
+    def segments(
+        self, partition: TierPartition, local_start: int | None = None
+    ) -> list[TierSegment]:
+        """List the segments of a partition, by start offset: one listing.
+
+        One that lacks a file is being uploaded, or was given up: another upload has its start. If
+        none has, and later records are in the tier or from ``local_start`` on, it was lost: it is
+        listed, and cannot be opened.
+        """
         found: dict[tuple[int, str], dict[str, int]] = {}
         for entry in self.store.list_folder(partition.folder):
             named = None if entry.folder else self._parsed(entry.name)
             if named is not None:
                 start, segment_id, suffix = named
                 found.setdefault((start, segment_id), {})[suffix] = entry.size
+        whole = {start for (start, _), files in found.items() if self._is_whole(files)}
+        last = max(whole | {local_start or 0})
         return [
             self._segment(partition.folder, start, segment_id, files)
             for (start, segment_id), files in sorted(found.items())
-            if self._is_whole(files)
+            if self._is_whole(files) or (start not in whole and start < last)
         ]
 
     def orphans(self, partition: TierPartition, known: Iterable[TierSegment]) -> list[RemoteEntry]:
@@ -171,13 +180,15 @@ class Layout:
         Where that is known, nothing is asked of the store.
 
         Raises:
-            FileNotFoundError: there is no such object.
+            FileNotFoundError: there is no such object, or it is a log without bytes.
             LogDirectoryError: the store fails.
         """
         key = self.key(segment, suffix)
         if suffix == LOG and segment.size is not None:
             return lambda: self.store.open(key)[0], segment.size
         opened, status = self.store.open(key)
+        if suffix == LOG and not status.st_size:
+            raise FileNotFoundError(f"{self.store.uri_of(key)} has no bytes")
         return lambda: opened, status.st_size
 
     def _parsed(self, name: str) -> tuple[int, str, str] | None:
@@ -187,13 +198,15 @@ class Layout:
         return int(found[1]), found[2], found[3]
 
     def _is_whole(self, files: dict[str, int]) -> bool:
-        return self.suffixes <= files.keys()
+        return self.suffixes <= files.keys() and files[LOG] > 0
 
     def _segment(
         self, folder: str, start: int, segment_id: str, files: dict[str, int]
     ) -> TierSegment:
-        names = frozenset(files) & {LOG, OFFSET_INDEX, TIME_INDEX, TXN_INDEX, SNAPSHOT, EPOCHS}
-        return TierSegment(folder, segment_id, start, None, files[LOG], names)
+        names = {LOG} | files.keys() & {OFFSET_INDEX, TIME_INDEX, TXN_INDEX, SNAPSHOT, EPOCHS}
+        return TierSegment(
+            folder, segment_id, start, None, files.get(LOG) or None, frozenset(names)
+        )
 
 
 class KafkaLayout(Layout):

@@ -218,19 +218,24 @@ class Tier:
             seen = self._seen.get((key, topic_id))
             if seen is None or seen.local_start != local_start or self._is_due(seen.at):
                 self._refresh_records(at_once=seen is not None and seen.local_start != local_start)
-                view, basis = self._look(key, topic_id, lineage(), seen)
+                view, basis = self._look(key, topic_id, lineage(), seen, local_start)
                 seen = _Seen(view, system.monotonic(), local_start, basis)
                 self._seen[key, topic_id] = seen
             return seen.view
 
     def _look(
-        self, key: TopicPartition, topic_id: str | None, lineage: Lineage, seen: _Seen | None
+        self,
+        key: TopicPartition,
+        topic_id: str | None,
+        lineage: Lineage,
+        seen: _Seen | None,
+        local_start: int | None,
     ) -> tuple[TierView, object]:
         """Return what the tier has; the very same value as before where nothing has changed."""
         basis = self._metadata.replay, self._metadata.replay.count, lineage
         if seen is not None and seen.basis == basis:
             return seen.view, basis
-        topic_id, segments = self.segments(key, topic_id)
+        topic_id, segments = self.segments(key, topic_id, local_start)
         pieces = choose_segments(segments, lineage)
         by_records = bool(segments) and segments[0].end_offset is not None
         told = basis if by_records and segments[0].folder else None
@@ -244,7 +249,7 @@ class Tier:
             self._metadata_at = system.monotonic()
 
     def segments(
-        self, key: TopicPartition, topic_id: str | None
+        self, key: TopicPartition, topic_id: str | None, local_start: int | None = None
     ) -> tuple[str | None, list[TierSegment]]:
         """Return all finished segments of a partition, and the id of its topic.
 
@@ -266,7 +271,7 @@ class Tier:
         partition = self._partition(key, topic_id)
         if partition is None:
             return topic_id, []
-        return topic_id or partition.topic_id, self.layout.segments(partition)
+        return topic_id or partition.topic_id, self.layout.segments(partition, local_start)
 
     def orphans(self, key: TopicPartition, topic_id: str | None) -> list[str]:
         """Return the objects in a partition's folder that are of none of its finished segments.
@@ -586,14 +591,18 @@ class TieredStore:
         Raises:
             FileNotFoundError: there is none.
             LogDirectoryError: the store fails.
-            DataLossError: the object is gone, and the broker's records still name it.
+            DataLossError: the log is gone, and the broker's records, or its indexes, still name it.
         """
         found = self._find(key)
         if found is None:
             raise FileNotFoundError(f"{self.uri_of(key)}: there is no such file")
         segment, suffix = found
-        layout = self.tier.layout
-        opened, size = layout.open(segment, suffix)
+        try:
+            opened, size = self.tier.layout.open(segment, suffix)
+        except FileNotFoundError as error:
+            if suffix != LOG:
+                raise
+            raise self._gone(key, error) from error
         number = _number(segment.stem + suffix, str(size))
         return _Object(opened), RemoteStatus(-1, number, size, -1)
 
@@ -639,7 +648,8 @@ class TieredStore:
         found = self._find(key)
         if found is not None:
             return DataLossError(
-                f"{name} is not there, and the records of its broker say that it is: {error}; "
+                f"{name} is not there, and the records of its broker, or other files of the "
+                f"segment, say that it is: {error}; "
                 "check remote.path and remote.layout, and whether the store deletes by itself"
             )
         view, local_start = self._below(folder)

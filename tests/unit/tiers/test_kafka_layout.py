@@ -222,6 +222,19 @@ def test_what_is_no_file_in_an_object_s_place_is_refused_at_once(
     assert not any(rests)
 
 
+@pytest.mark.parametrize("what", ["a FIFO", "a folder", "no bytes", "nothing"])
+def test_a_segment_without_its_log_is_told(log: Path, tier: KafkaTier, what: str) -> None:
+    tier.move(log / "t-0", [0, 10, 20])
+    (path,) = tier.folder.glob(f"{10:020d}-*.log")
+    path.unlink()
+    if what != "nothing":
+        {"a FIFO": os.mkfifo, "a folder": os.mkdir, "no bytes": os.mknod}[what](path)
+    is_other = what in {"a FIFO", "a folder"}
+    error = LogDirectoryError if is_other else DataLossError
+    with pytest.raises(error, match=what if is_other else f"{path.name} is not there"):
+        values(log, tier)
+
+
 def test_a_tier_below_a_file_is_refused_at_once(
     log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
