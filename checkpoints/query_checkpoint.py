@@ -6,18 +6,22 @@ import hashlib
 import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
 
 from kafkalog.errors import CheckpointError, KafkaLogError
+from kafkalog.files.objects import open_objects
 from kafkalog.files.paths import split_paths
 from kafkalog.files.regular import fsync_directory, open_regular, read_regular, sync
+from kafkalog.files.storage import RemoteRoot, is_object_uri
+from kafkalog.files.system import remembered
 from kafkalog.model import TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
 
-__all__ = ["QueryCheckpoint", "last_batch", "query_offsets"]
+__all__ = ["QueryCheckpoint", "StoredQueryCheckpoint", "last_batch", "query_offsets"]
 
 
 # ----------------------------------------------------------------------------------------------
@@ -93,9 +97,9 @@ def last_batch(folder: Path) -> int | None:
 # was planned to read and is written before the batch runs; a batch that is run again finds it
 # again.
 #
-# A checkpoint is read only if it is on a local file system, and if the query was given its folder
-# as an option. Otherwise a batch is recognised by its rows: see
-# :mod:`~kafkalog.streaming.commit.row_digest`.
+# A checkpoint is read only if the query was given its place as an option, and if that is on a local
+# file system or in an object store that this process may read. Otherwise a batch is recognised by
+# its rows: see :mod:`~kafkalog.streaming.commit.row_digest`.
 #
 # Source: Spark ``StreamMetadata``, ``OffsetSeqLog``, ``HDFSMetadataLog``.
 
@@ -104,6 +108,7 @@ _METADATA: Final = "metadata"
 _OFFSETS: Final = "offsets"
 _STATE: Final = "state"
 _LIMIT: Final = 64 << 20
+_NOT_GIVEN: Final = MappingProxyType[str, object]({})
 
 
 class QueryCheckpoint:
@@ -113,29 +118,62 @@ class QueryCheckpoint:
         self._folder = folder
         self.query_id = query_id
 
-    @classmethod
-    def at(cls, location: str | None) -> Self | None:
-        """Find the checkpoint that ``location`` names, if it is local."""
+    @staticmethod
+    def at(
+        location: str | None, storage: Mapping[str, object] = _NOT_GIVEN
+    ) -> QueryCheckpoint | None:
+        """Find the checkpoint that ``location`` names, if it can be read from here.
+
+        Args:
+            location: a folder, or the URI of one in an object store.
+            storage: how that is reached: fields of :class:`~kafkalog.files.storage.StorageOptions`.
+        """
         if location is None:
             return None
         try:
-            (path,) = split_paths(location)
-            metadata = json.loads(read_regular(Path(path) / _METADATA, limit=_LIMIT))
-        except (KafkaLogError, OSError, ValueError):
+            if is_object_uri(location):
+                place = RemoteRoot.parse(location).with_options(storage)
+                found: QueryCheckpoint = StoredQueryCheckpoint(place)
+            else:
+                (folder,) = split_paths(location)
+                found = QueryCheckpoint(Path(folder))
+            return found if found.finds_query() else None
+        except (KafkaLogError, OSError, TypeError, ValueError):
             return None
-        query_id = metadata.get("id") if isinstance(metadata, dict) else None
-        return cls(Path(path), query_id) if isinstance(query_id, str) else None
 
-    @classmethod
-    def of_query(cls, location: str | None, query_id: str) -> Self | None:
-        """Find the checkpoint that ``location`` names, if it is local and this query's."""
-        found = cls.at(location)
+    @staticmethod
+    def of_query(
+        location: str | None, query_id: str, storage: Mapping[str, object] = _NOT_GIVEN
+    ) -> QueryCheckpoint | None:
+        """Find the checkpoint that ``location`` names, if it can be read and is this query's."""
+        found = QueryCheckpoint.at(location, storage)
+        if found is not None and found.query_id != query_id:
+            found.forget_query()
+            found = QueryCheckpoint.at(location, storage)
         return found if found is not None and found.query_id == query_id else None
+
+    def finds_query(self) -> bool:
+        """Look which query has the checkpoint; return whether one has.
+
+        Raises:
+            KafkaLogError, OSError, ValueError: that cannot be read.
+        """
+        metadata = json.loads(self._read(_METADATA))
+        query_id = metadata.get("id") if isinstance(metadata, dict) else None
+        if isinstance(query_id, str):
+            self.query_id = query_id
+        return bool(self.query_id)
+
+    def forget_query(self) -> None:
+        """Have it read again which query has the checkpoint: another may have it by now."""
+
+    def _read(self, name: str) -> bytes:
+        return read_regular(self._folder / name, limit=_LIMIT)
 
     def digest(self, batch_id: int) -> str | None:
         """Return the SHA-256 of what a batch was planned to read; None if that is not there."""
         try:
-            planned = read_regular(self._offsets(batch_id), limit=_LIMIT)
+            planned = self._read(f"{_OFFSETS}/{batch_id}")
         except (KafkaLogError, OSError):
             return None
         return hashlib.sha256(planned).hexdigest()
@@ -174,7 +212,7 @@ class QueryCheckpoint:
             return None
 
     def _planned(self, batch_id: int) -> list[Any]:
-        text = read_regular(self._offsets(batch_id), limit=_LIMIT).decode()
+        text = self._read(f"{_OFFSETS}/{batch_id}").decode()
         return [json.loads(each) for each in query_offsets(text).values()]
 
     @property
@@ -198,6 +236,50 @@ class QueryCheckpoint:
 
     def _folders(self) -> Iterable[Path]:
         return (self._folder / _OFFSETS, self._folder, self._folder.parent)
+
+
+class _QueriesInStores(dict[str, str]):
+    """The ids of queries by the places of their checkpoints; a batch asks for its offsets alone.
+
+    The empty id is that of a place that could not be read: it is not asked again and again.
+    """
+
+
+class StoredQueryCheckpoint(QueryCheckpoint):
+    """The checkpoint of one query in an object store, where what is written is durable."""
+
+    def __init__(self, place: RemoteRoot) -> None:
+        super().__init__(Path(str(place)))
+        self._place = place
+        self._objects = open_objects(place)
+
+    def finds_query(self) -> bool:
+        """See :meth:`QueryCheckpoint.finds_query`; it is asked once a process."""
+        known = remembered(_QueriesInStores)
+        if self._place not in known:
+            known[self._place] = ""
+            super().finds_query()
+            known[self._place] = self.query_id
+        self.query_id = known[self._place]
+        return bool(self.query_id)
+
+    def forget_query(self) -> None:
+        """See :meth:`QueryCheckpoint.forget_query`."""
+        remembered(_QueriesInStores).pop(self._place, None)
+
+    @property
+    def has_state(self) -> bool:
+        """Whether the query keeps state from batch to batch."""
+        return bool(self._objects.list_after(_STATE, limit=1))
+
+    def sync(self, batch_id: int) -> None:
+        """Do nothing: what Spark has written there is durable."""
+
+    def _read(self, name: str) -> bytes:
+        found = self._objects.get(name)
+        if found is None:
+            raise FileNotFoundError(f"{self._place}/{name}: there is no such object")
+        return found
 
 
 def _fsync_if_there(path: Path) -> None:

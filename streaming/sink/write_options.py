@@ -269,8 +269,8 @@ class WriteOptions(ReplicaOptions):
         "checkpointLocation",
         text("a folder: a path or a URI"),
         default=None,
-        doc="the query's checkpoint, which you set for Spark. In a store, its last batch is told "
-        "by its rows: [the checkpoint](buckets.md#the-checkpoint)",
+        doc="the query's checkpoint, which you set for Spark. One in a store is read by "
+        "`storage.*`: [the checkpoint](buckets.md#the-checkpoint)",
     )
 
     # A topic's settings

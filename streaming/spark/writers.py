@@ -87,7 +87,7 @@ def make_stream_writer(
     location = plan.options.checkpoint_location
     if plan.bucket is None:
         refuse_among_logs("option 'checkpointLocation'", location, plan.options.paths)
-    checkpoint = QueryCheckpoint.at(location)
+    checkpoint = QueryCheckpoint.at(location, plan.options.storage)
     planned = _planned_by_source(plan.options, checkpoint)
     is_told = checkpoint is not None or planned is not None
     return LogStreamWriter(replace(plan, digests_rows=not is_told, planned=planned))
@@ -193,8 +193,9 @@ class LogStreamWriter(StreamArrowWriter):
         first = outputs[0]
         if len(identities) > 1 or first.identity.batch_id != batchId:
             raise CommitError(f"tasks of different batches are to be committed as {batchId}")
+        given = self._plan.options
         checkpoint = QueryCheckpoint.of_query(
-            self._plan.options.checkpoint_location, first.query_id
+            given.checkpoint_location, first.query_id, given.storage
         )
         digest = (checkpoint and checkpoint.digest(batchId)) or self._digest_of(outputs)
         identity = replace(first.identity, digest=digest)
@@ -300,8 +301,9 @@ def _ends(checkpoint: QueryCheckpoint | None, batch_id: int) -> dict[TopicPartit
 
     if checkpoint is None:
         raise OptionError(
-            "option 'preserveEnds' needs a checkpointLocation that is a local folder, or one that "
-            "is mounted: what it planned to read tells where logs end. Nothing was written"
+            "option 'preserveEnds' needs a checkpointLocation that can be read from here, a local "
+            "folder or one in an object store: what it planned to read tells where logs end. "
+            "Nothing was written"
         )
     before = checkpoint.ends(batch_id - 1)
     return {key: CopiedEnd(end, before.get(key)) for key, end in checkpoint.ends(batch_id).items()}

@@ -203,7 +203,7 @@ def _why_other(digest: str | None, last: str) -> str:
             "The checkpoint, which cannot be read from here, was restored from an older copy or "
             "has lost what it had planned; two queries write under one transactional id; what the "
             "batch reads was compacted or deleted since; or the query gives other rows each time "
-            "it runs. The last two need a checkpointLocation on a local file system to be told by"
+            "it runs. The last two need a checkpointLocation that can be read to be told by"
         )
     return (
         "The checkpoint was restored from an older copy or moved, or two queries write under one "

@@ -21,8 +21,10 @@ from tests.support.object_store import ObjectStore, Request, object_store
 from typer.testing import CliRunner
 
 import kafkalog
+from kafkalog.checkpoints.query_checkpoint import QueryCheckpoint, _QueriesInStores
 from kafkalog.errors import OptionError
 from kafkalog.files import objects, open_file
+from kafkalog.files.objects import open_objects
 from kafkalog.files.open_file import _KnownFiles
 from kafkalog.files.storage import RemoteRoot
 from kafkalog.files.system import remembered, system
@@ -548,3 +550,35 @@ def test_each_command_reaches_the_store_as_it_was_told(
     refused = CliRunner().invoke(app, ["topic", "list", place, "--set", "readUpTo=logEnd"])
     assert refused.exit_code == 2
     assert "takes storage.… alone" in " ".join(refused.output.split())
+
+
+def test_a_querys_checkpoint_in_a_store_is_read_by_a_request_a_batch(server: ObjectStore) -> None:
+    server.reset()
+    location, options = server.uri("checkpoint"), server.options
+    storage = WriteOptions.parse({**options, "path": "/logs"}).storage
+    objects = open_objects(RemoteRoot.parse(location).with_options(storage))
+    assert QueryCheckpoint.at(location, storage) is None
+    remembered(_QueriesInStores).clear()
+    objects.put("metadata", b'{"id":"4711"}')
+    for batch in (0, 1):
+        objects.put(f"offsets/{batch}", b'v1\n{}\n{"t":{"0":%d}}' % batch)
+        server.requests.clear()
+        assert QueryCheckpoint.at(location, storage) is not None
+        found = QueryCheckpoint.of_query(location, "4711", storage)
+        assert found is not None
+        assert found.digest(batch) is not None
+        asked = [request.path.rpartition("checkpoint/")[2] for request in server.requests]
+        assert asked == [*["metadata"] * (batch == 0), f"offsets/{batch}"]
+        assert found.ends(batch) == {("t", 0): batch}
+    assert found.digest(2) is None
+    assert not found.has_state
+    objects.put("state/0/0/1.delta", b"")
+    assert found.has_state
+    assert QueryCheckpoint.of_query(location, "42", storage) is None
+    objects.put("metadata", b'{"id":"42"}')
+    assert QueryCheckpoint.of_query(location, "42", storage) is not None
+    server.reset()
+    elsewhere = server.uri("not-to-be-read")
+    server.fault = lambda _: "403"
+    assert [QueryCheckpoint.at(elsewhere, storage) for _ in range(3)] == [None] * 3
+    assert len(server.requests) == 1
