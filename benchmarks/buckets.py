@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import DataStreamWriter
 
-__all__ = ["main"]
+__all__ = ["main", "s3_session"]
 
 S3A: Final = JarSet(
     "hadoop-aws-3.5.0",
@@ -93,7 +93,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     with scratch() as work, object_store("versitygw", work / "server") as store:
         for way, server in (("straight", store.past_the_proxy()), ("30 ms", store)):
             store.fault = _delayed if way == "30 ms" else None
-            with _session(server, work) as spark:
+            with s3_session(server, work) as spark:
                 for who in (_Kafkalog, _Delta):
                     contender = who(spark, server, work / f"{way}-{who.__name__}")
                     requests = store.requests if way == "30 ms" else None
@@ -115,7 +115,7 @@ def _delayed(request: Request) -> None:
 
 
 @contextmanager
-def _session(server: ObjectStore, work: Path) -> Iterator[SparkSession]:
+def s3_session(server: ObjectStore, work: Path) -> Iterator[SparkSession]:
     """Run a local session that knows Delta and S3; its JVM must be a new one."""
     jars = ",".join(str(path) for some in (delta_jars(), S3A) for path in fetch(some))
     s3a = {
