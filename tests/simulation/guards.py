@@ -346,7 +346,7 @@ GUARDS: Final = {
         "a batch that was read in part is taken for damage",
         {
             "kafkalog.files.open_file.fill_from": Instead(
-                "while filled < len(data):", "for _ in range(1):"
+                "while filled < length:", "for _ in range(1):"
             )
         },
         ("query", "appender", "reader"),
