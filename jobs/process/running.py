@@ -142,7 +142,7 @@ class Command(typer.core.TyperCommand):
     def __init__(self, *args: Any, **given: Any) -> None:  # noqa: ANN401 - what typer gives
         super().__init__(*args, **given)
         self.context_settings = {**_HELP, **self.context_settings}
-        self._added: set[str | None] = set()
+        self._added: set[str] = set()
         if not self.context_settings.get("allow_extra_args"):
             added = list(self._more_options())
             self._added = {each.name for each in added}
@@ -193,10 +193,11 @@ class Command(typer.core.TyperCommand):
     def invoke(self, ctx: Any) -> Any:  # noqa: ANN401 - classes of typer
         """Run the command; what it prints is as it was told."""
         stores = ctx.params.get("settings")
-        given = {name: ctx.params.pop(name, None) for name in self._added}
-        if "settings" in given:
+        given = dict.fromkeys(_common_options())
+        given |= {name: ctx.params.pop(name, None) for name in self._added}
+        if "settings" in self._added:
             refuse_all_but_stores(stores)
-        form = Form(given.get("output") or ctx.params.get("metrics_format") or Form.TABLE)
+        form = Form(given["output"] or ctx.params.get("metrics_format") or Form.TABLE)
         if form is Form.PROMETHEUS and "metrics_format" not in ctx.params:
             raise typer.BadParameter("prometheus is a form of 'kafkalog lag' alone")
         if ctx.params.get("as_json"):
@@ -205,13 +206,13 @@ class Command(typer.core.TyperCommand):
             form = Form.JSON
         elif form in {Form.JSON, Form.CSV}:
             ctx.params["as_json"] = True
-        verbose = bool(given.get("verbose") or ctx.params.get("show_all"))
-        token = _PRINTING.set(Printing(form, verbose, bool(given.get("quiet"))))
-        offline = OFFLINE.set(bool(given.get("offline")))
+        verbose = bool(given["verbose"] or ctx.params.get("show_all"))
+        token = _PRINTING.set(Printing(form, verbose, bool(given["quiet"])))
+        offline = OFFLINE.set(bool(given["offline"]))
         logger = logging.getLogger("kafkalog")
         level = logger.level
-        if given.get("quiet") or given.get("verbose"):
-            logger.setLevel(logging.ERROR if given.get("quiet") else logging.INFO)
+        if given["quiet"] or given["verbose"]:
+            logger.setLevel(logging.ERROR if given["quiet"] else logging.INFO)
         try:
             with stores_opened(stores):
                 return super().invoke(ctx)

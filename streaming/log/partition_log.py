@@ -440,7 +440,7 @@ def measure_unread(log: PartitionLog, start: int, end: int) -> tuple[int, int | 
                 size -= slices[0].size
             else:
                 size -= max(0, first.position - slices[0].start_position)
-                if (stamp := _told_by_header(segment, first, slices[0])) is not None:
+                if (stamp := _timestamp_in_header(segment, first, slices[0])) is not None:
                     return size, stamp if stamp >= 0 else None
     return size, _next_timestamp(log, slices, end)
 
@@ -454,7 +454,9 @@ def _first_batch(segment: LogSegment, planned: SegmentSlice) -> BatchHeader | No
     return None if position is None else segment.header_at(position)
 
 
-def _told_by_header(segment: LogSegment, first: BatchHeader, planned: SegmentSlice) -> int | None:
+def _timestamp_in_header(
+    segment: LogSegment, first: BatchHeader, planned: SegmentSlice
+) -> int | None:
     """Return the time of the first record of a slice, if the header of a sound batch tells it."""
     is_whole = planned.start_offset <= first.offset < planned.end_offset
     return first.first_timestamp if is_whole and matches_checksum(segment, first) else None
