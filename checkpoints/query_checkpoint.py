@@ -257,8 +257,11 @@ class StoredQueryCheckpoint(QueryCheckpoint):
         """See :meth:`QueryCheckpoint.finds_query`; it is asked once a process."""
         known = remembered(_QueriesInStores)
         if self._place not in known:
-            known[self._place] = ""
-            super().finds_query()
+            try:
+                super().finds_query()
+            except (KafkaLogError, OSError, ValueError):  # and not where it is interrupted
+                known[self._place] = ""
+                raise
             known[self._place] = self.query_id
         self.query_id = known[self._place]
         return bool(self.query_id)

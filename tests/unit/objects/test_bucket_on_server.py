@@ -582,3 +582,19 @@ def test_a_querys_checkpoint_in_a_store_is_read_by_a_request_a_batch(server: Obj
     server.fault = lambda _: "403"
     assert [QueryCheckpoint.at(elsewhere, storage) for _ in range(3)] == [None] * 3
     assert len(server.requests) == 1
+
+
+def test_a_look_for_a_querys_checkpoint_that_is_interrupted_is_made_again(
+    server: ObjectStore,
+) -> None:
+    server.reset()
+    location = server.uri("interrupted-checkpoint")
+    storage = WriteOptions.parse({**server.options, "path": "/logs"}).storage
+    objects = open_objects(RemoteRoot.parse(location).with_options(storage))
+    objects.put("metadata", b'{"id":"4711"}')
+    with raising() as interrupt:
+        server.fault = lambda _: interrupt()
+        with pytest.raises(AlarmError):
+            QueryCheckpoint.at(location, storage)
+    server.reset()
+    assert QueryCheckpoint.at(location, storage) is not None
