@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import sys
 import time
 from pathlib import Path
 from typing import Final
@@ -17,14 +16,7 @@ from tests.support.object_store import object_store
 from tests.support.quick_jvm import QUICK
 from tests.support.spark_cluster import Cluster, Submitted
 
-pytestmark = [
-    pytest.mark.spark,
-    pytest.mark.nightly,
-    pytest.mark.skipif(
-        sys.platform != "linux" or os.geteuid() != 0 or not shutil.which("unshare"),
-        reason="only root on Linux may give processes file systems of their own",
-    ),
-]
+pytestmark = [pytest.mark.spark, pytest.mark.nightly]
 
 SETTINGS: Final = {
     "spark.driver.memory": "512m",
@@ -68,6 +60,8 @@ spark.stop()
 
 @pytest.mark.timeout(1800)
 def test_executors_need_nothing_but_the_bucket(tmp_path: Path) -> None:
+    may = os.geteuid() == 0 and shutil.which("unshare")
+    assert may, "only root on Linux may give processes file systems of their own"
     hidden = tmp_path / "of the driver"
     hidden.mkdir()
     (hidden / "driver").touch()
