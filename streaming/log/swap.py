@@ -52,7 +52,6 @@ __all__ = [
     "replace_segments",
     "retire_below",
     "rewrite_segment",
-    "swap_is_unfinished",
     "truncate_log",
 ]
 
@@ -222,13 +221,6 @@ def _settle(path: Path) -> None:
         swap.unlink()
     else:
         swap.replace(path)
-
-
-def swap_is_unfinished(folder: Path) -> bool:
-    """Tell by the names of its files whether a swap was cut off in a folder, or runs there."""
-    return any(
-        _numbered(path.name, suffix) for path in folder.iterdir() for suffix in (CLEANED, SWAP)
-    )
 
 
 def finish_swap(folder: Path) -> bool:

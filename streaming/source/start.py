@@ -42,7 +42,6 @@ __all__ = [
     "StreamEnd",
     "batch_bounds",
     "read_commits",
-    "read_positions",
     "resolve_end",
     "resolve_start",
     "starting_bound",
@@ -225,16 +224,6 @@ def _look_up(
 # The topic is read from the same log directories, up to where it is committed. A broker that runs
 # writes a commit to its log at once, and tells of it (the high watermark on the disk) seconds
 # later.
-
-
-def read_positions(paths: Iterable[str], group: str, *, to_log_end: bool) -> PartitionOffsets:
-    """Read all positions of a group, also those in topics that were recreated since.
-
-    Raises:
-        OptionError, CorruptRecordError: as :func:`read_commits`.
-    """
-    found = read_commits(paths, group, to_log_end=to_log_end)
-    return {key: position.offset for key, position in found.items()}
 
 
 def read_commits(

@@ -111,11 +111,6 @@ class ChunkIndex:
         """How many chunks there are."""
         return -(-self.file_size // self.chunk_size)
 
-    @property
-    def object_size(self) -> int:
-        """Bytes of the object."""
-        return self.transformed(self.count - 1)[1] if self.count else 0
-
     def original(self, number: int) -> tuple[int, int]:
         """Return where a chunk begins and ends in the log."""
         start = number * self.chunk_size

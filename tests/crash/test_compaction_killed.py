@@ -19,6 +19,7 @@ from tests.support.campaign import start, wait_for
 from tests.support.compacting import FORCED, compacted, latest, read, updates, writer
 from tests.support.following import follow
 from tests.support.killing import count_calls, run_and_kill
+from tests.support.log_files import swap_is_unfinished
 from tests.support.scenes import check_indexes
 from tests.support.sinking import Writer, rows
 
@@ -28,7 +29,6 @@ from kafkalog.errors import KafkaLogError
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.admin.compaction import compact
 from kafkalog.streaming.admin.recovery import recover
-from kafkalog.streaming.log.swap import swap_is_unfinished
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,11 +9,11 @@ from tests.crash.test_compaction_killed import LATEST, T0, prepare
 from tests.crash.test_power_loss import changes_of, losses_of_power
 from tests.support.compacting import compacted, latest, read
 from tests.support.disk_calls import MOUNT, Machine, simulated
+from tests.support.log_files import swap_is_unfinished
 from tests.support.sinking import Writer, rows
 
 from kafkalog.checkpoints.broker import CLEANER_OFFSET, read_offset_checkpoint
 from kafkalog.streaming.admin.recovery import recover
-from kafkalog.streaming.log.swap import swap_is_unfinished
 
 if TYPE_CHECKING:
     from tests.support.disk import Disk

@@ -15,11 +15,11 @@ from tests.crash.test_compaction_killed import BATCHES, T0, prepare
 from tests.support.compacting import compacted, latest, read, updates, writer
 from tests.support.disk import Disk, Renamed
 from tests.support.disk_calls import MOUNT, Machine, simulated
+from tests.support.log_files import swap_is_unfinished
 from tests.support.scenes import check_indexes
 
 from kafkalog.checkpoints.broker import CLEANER_OFFSET
 from kafkalog.streaming.admin.recovery import recover
-from kafkalog.streaming.log.swap import swap_is_unfinished
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -561,7 +561,8 @@ def tiers(data: bytes) -> str:
 def _unpacked(manifest: bytes, body: bytes) -> object:
     parsed = parse_manifest(manifest)
     log = ChunkedObject(parsed, KeyRing({}), lambda at, length: body[at : at + length], "object")
-    ends = parsed.chunks.count, parsed.chunks.object_size, parsed.indexes
+    count = parsed.chunks.count
+    ends = count, parsed.chunks.transformed(count - 1) if count else None, parsed.indexes
     return ends, log.read_at(min(log.size, 1 << 16), 0), log.read_at(7, log.size // 2)
 
 

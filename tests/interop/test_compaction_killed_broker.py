@@ -16,11 +16,11 @@ import pytest
 from tests.support.compacting import latest, read
 from tests.support.kafka import Broker, Topic
 from tests.support.killing import count_calls, run_and_kill
+from tests.support.log_files import swap_is_unfinished
 from typer.testing import CliRunner
 
 from kafkalog.jobs.cli.app import app
 from kafkalog.model import TopicPartition
-from kafkalog.streaming.log.swap import swap_is_unfinished
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,7 +9,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 from kafkalog.model import TopicPartition
-from kafkalog.streaming.source.start import read_positions
+from kafkalog.streaming.source.start import read_commits
 from kafkalog.streaming.spark.listeners import GroupOffsetsListener, LagListener
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def append(spark: SparkSession, log_dir: Path, count: int) -> None:
 
 
 def position(log_dir: Path) -> int:
-    return read_positions([str(log_dir)], "readers", to_log_end=False)[T0]
+    return read_commits([str(log_dir)], "readers", to_log_end=False)[T0].offset
 
 
 def eventually(value: Callable[[], object], expected: object) -> None:

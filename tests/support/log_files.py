@@ -33,6 +33,7 @@ __all__ = [
     "make_table",
     "read_offsets",
     "scan",
+    "swap_is_unfinished",
 ]
 
 FLIGHTS: Final = TopicPartition("flights", 0)
@@ -123,3 +124,8 @@ def flip(path: Path, position: int, bits: int = 0xFF) -> None:
 def grow_with_zeros(path: Path, size: int) -> None:
     """Let a file be ``size`` bytes long, with zeros behind what it has."""
     cut(path, size)
+
+
+def swap_is_unfinished(folder: Path) -> bool:
+    """Tell by the names of its files whether a swap was cut off in a folder, or runs there."""
+    return any(path.suffix in {".cleaned", ".swap"} for path in folder.iterdir())

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
+from tests.support.log_files import swap_is_unfinished
 from tests.support.replicated import newest_state, path_of
 
 import kafkalog
 from kafkalog.checkpoints.broker import CLEANER_OFFSET, read_offset_checkpoint
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.admin.compaction import Wanted, compact
-from kafkalog.streaming.log.swap import swap_is_unfinished
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

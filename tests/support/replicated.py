@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -12,7 +14,7 @@ from kafkalog.checkpoints.intent import INTENT_FILE
 from kafkalog.checkpoints.state_file import load_state
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
     from kafkalog.checkpoints.commit_state import CommitState
@@ -26,6 +28,7 @@ __all__ = [
     "newest_state",
     "path_of",
     "values",
+    "without_mount",
 ]
 
 OPTIONS = {"numPartitions": "2", "segment.bytes": "300", "min.insync.replicas": "2"}
@@ -53,6 +56,19 @@ def append(
 def away(node: Path) -> Path:
     """Take a node away; returns where it is now."""
     return node.rename(node.with_suffix(".away"))
+
+
+@contextmanager
+def without_mount(folder: Path) -> Iterator[None]:
+    """Show an empty folder, as where a mount failed; what is written there is gone after it."""
+    hidden = folder.with_name(f"{folder.name}.hidden")
+    folder.rename(hidden)
+    folder.mkdir()
+    try:
+        yield
+    finally:
+        shutil.rmtree(folder)
+        hidden.rename(folder)
 
 
 def values(nodes: Sequence[Path], topic: str = "t", **options: Any) -> list[str]:

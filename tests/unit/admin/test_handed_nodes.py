@@ -31,6 +31,7 @@ from tests.support.replicated import (
     newest_state,
     path_of,
     values,
+    without_mount,
 )
 
 import kafkalog
@@ -400,21 +401,16 @@ def test_nothing_is_taken_over_that_was_copied_below_a_mount_that_failed(
 ) -> None:
     """The mount is back when the next replica is looked at, with the log that it had."""
     append_as_broker(handed_over[0] / "t-0", 2, ["acknowledged"])
-    node, hidden = handed_over[2], handed_over[2].with_suffix(".hidden")
-    original = node_takeover.catch_up
+    node, original = handed_over[2], node_takeover.catch_up
 
-    def without_mount(source: Path, target: Path, *given: Any, **named: Any) -> Any:
+    def copied_below(source: Path, target: Path, *given: Any, **named: Any) -> Any:
         if target != node / "t-0":
             return original(source, target, *given, **named)
-        node.rename(hidden)
-        node.mkdir()
-        done = original(source, target, *given, **named)
-        shutil.rmtree(node)
-        hidden.rename(node)
-        return done
+        with without_mount(node):
+            return original(source, target, *given, **named)
 
     with monkeypatch.context() as patched:
-        patched.setattr(node_takeover, "catch_up", without_mount)
+        patched.setattr(node_takeover, "catch_up", copied_below)
         with pytest.raises(LogDirectoryError, match="or if this is run again"):
             take(handed_over, metadata)
     assert newest_state(handed_over).handed_to

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.support.log_files import swap_is_unfinished
 from tests.support.sinking import Writer, rows, values_of
 
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.admin.recovery import recover
 from kafkalog.streaming.admin.retention import delete_records, retain
 from kafkalog.streaming.log.segments import list_base_offsets
-from kafkalog.streaming.log.swap import swap_is_unfinished
 
 if TYPE_CHECKING:
     from pathlib import Path

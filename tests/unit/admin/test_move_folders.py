@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +13,7 @@ from tests.support.disk import Renamed
 from tests.support.disk_calls import MOUNT
 from tests.support.least_left import acted, least, made
 from tests.support.log_files import flip
+from tests.support.replicated import without_mount
 
 import kafkalog
 from kafkalog.checkpoints.broker import (
@@ -132,7 +132,7 @@ def test_a_copy_below_a_mount_that_failed_is_not_put_in_place(
     dirs: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The mount is back when the locks are looked at, with the part of a copy that it had."""
-    path, hidden = path_of(dirs), dirs[1].with_name("hidden")
+    path, original = path_of(dirs), module.catch_up
 
     def cut_off(_: float) -> None:
         raise RuntimeError
@@ -140,17 +140,12 @@ def test_a_copy_below_a_mount_that_failed_is_not_put_in_place(
     monkeypatch.setattr(module, "pause", cut_off)
     with pytest.raises(RuntimeError):
         move_folders([path], "t", str(dirs[1]), rate=350)
-    original = module.catch_up
 
-    def without_mount(*given: Any, **named: Any) -> Any:
-        dirs[1].rename(hidden)
-        dirs[1].mkdir()
-        done = original(*given, **named)
-        shutil.rmtree(dirs[1])
-        hidden.rename(dirs[1])
-        return done
+    def copied_below(*given: Any, **named: Any) -> Any:
+        with without_mount(dirs[1]):
+            return original(*given, **named)
 
-    monkeypatch.setattr(module, "catch_up", without_mount)
+    monkeypatch.setattr(module, "catch_up", copied_below)
     with pytest.raises(LogDirectoryError, match="another file than a moment ago, or gone"):
         move_folders([path], "t", str(dirs[1]))
     assert read(path) == sorted(ROWS)

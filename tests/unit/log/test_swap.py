@@ -11,6 +11,7 @@ from tests.crash.test_power_loss import changes_of, states_after
 from tests.support.cleaning import CleanableLog, batch
 from tests.support.disk_calls import MOUNT, Machine, simulated
 from tests.support.least_left import least
+from tests.support.log_files import swap_is_unfinished
 
 from kafkalog.files.regular import create_exclusive, fsync_directory, sync, write_all
 from kafkalog.streaming.log.append.recovery import build_indexes
@@ -20,7 +21,6 @@ from kafkalog.streaming.log.swap import (
     bring_in,
     finish_swap,
     replace_segments,
-    swap_is_unfinished,
 )
 from kafkalog.streaming.log.valid_batches import ValidBatches
 

@@ -14,7 +14,7 @@ from kafkalog.streaming.groups.position_topics import last_batch_of
 from kafkalog.streaming.log.history import find_last_batch
 from kafkalog.streaming.log.partition_log import PartitionLog
 from kafkalog.streaming.sink.group_writer import GroupWriter
-from kafkalog.streaming.source.start import read_commits, read_positions
+from kafkalog.streaming.source.start import read_commits
 from kafkalog.streaming.spark.datasource import KafkaLogDataSource
 from kafkalog.streaming.store.log_dirs import LogDirs
 
@@ -36,7 +36,8 @@ def log(tmp_path: Path) -> Path:
 
 
 def positions(log: Path, group: str = "g") -> dict[TopicPartition, int]:
-    return read_positions([str(log)], group, to_log_end=False)
+    found = read_commits([str(log)], group, to_log_end=False)
+    return {key: position.offset for key, position in found.items()}
 
 
 def test_positions_are_read_back_as_they_were_committed(log: Path) -> None:

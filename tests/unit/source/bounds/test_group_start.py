@@ -15,7 +15,7 @@ from kafkalog.streaming.coordinator.group_replay import partition_for_group
 from kafkalog.streaming.options.read_options import ReadOptions
 from kafkalog.streaming.source import start as group_start
 from kafkalog.streaming.source.batch_plan import plan_batch
-from kafkalog.streaming.source.start import read_positions
+from kafkalog.streaming.source.start import read_commits
 from kafkalog.streaming.source.stream_control import StreamControl
 
 if TYPE_CHECKING:
@@ -157,4 +157,5 @@ def test_groups_of_a_broker_stand_where_it_answered(case: str, tmp_path: Path) -
     paths = UnpackedCase(case, tmp_path).path.split(",")
     for group, positions in group_offsets(case).items():
         expected = {key: offset for key, (offset, _, _) in positions.items()}
-        assert read_positions(paths, group, to_log_end=True) == expected
+        found = read_commits(paths, group, to_log_end=True)
+        assert {key: position.offset for key, position in found.items()} == expected

@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import shutil
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ from tests.support.replicated import (
     newest_state,
     path_of,
     values,
+    without_mount,
 )
 from typer.testing import CliRunner
 
@@ -423,22 +425,19 @@ def test_a_node_whose_mount_goes_before_it_is_rebuilt_is_not_there(
 ) -> None:
     """Below the mount it would vote, with nothing of what it has acknowledged."""
     LOST[what](nodes[1])
-    node, hidden = nodes[1], nodes[1].with_suffix(".hidden")
     original = open_nodes.rebuild
+    with ExitStack() as mounts, monkeypatch.context() as patched:
 
-    def unmounted(*given: Any) -> None:
-        node.rename(hidden)
-        node.mkdir()
-        original(*given)
+        def unmounted(*given: Any) -> None:
+            mounts.enter_context(without_mount(nodes[1]))
+            original(*given)
 
-    with monkeypatch.context() as patched:
         patched.setattr(open_nodes, "rebuild", unmounted)
         append(nodes, 3, ["more"])
-    assert not (node / STATE_FILE).exists()
-    append(nodes, 4, ["more 4"])
-    assert not (node / STATE_FILE).exists()
-    shutil.rmtree(node)
-    hidden.rename(node)
+        assert not (nodes[1] / STATE_FILE).exists()
+        patched.undo()
+        append(nodes, 4, ["more 4"])
+        assert not (nodes[1] / STATE_FILE).exists()
     append(nodes, 5, ["more 5"])
     append(nodes, 6, ["more 6"])
     check_whole(nodes, [*ROWS, "more", "more 4", "more 5", "more 6"])

@@ -15,6 +15,7 @@ from tests.support.replicated import (
     check_in_sync,
     newest_state,
     values,
+    without_mount,
 )
 
 from kafkalog.checkpoints.broker import read_topic_id
@@ -79,25 +80,21 @@ def test_a_replica_that_was_copied_below_a_mount_that_failed_is_not_in_sync(
     nodes: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The mount is back when the next replica is looked at, and so is the lock that is held."""
-    node, hidden = nodes[2], nodes[2].with_suffix(".hidden")
+    node = nodes[2]
     away(node)
     append(nodes, 1, ["b", "c", "d", "e"])
     node.with_suffix(".away").rename(node)
     original = in_sync.catch_up
     copied: list[Path] = []
 
-    def without_mount(source: Path, target: Path, *given: Any, **named: Any) -> Any:
+    def copied_below(source: Path, target: Path, *given: Any, **named: Any) -> Any:
         if target.parent != node or copied:
             return original(source, target, *given, **named)
         copied.append(target)
-        node.rename(hidden)
-        node.mkdir()
-        done = original(source, target, *given, **named)
-        shutil.rmtree(node)
-        hidden.rename(node)
-        return done
+        with without_mount(node):
+            return original(source, target, *given, **named)
 
-    monkeypatch.setattr(in_sync, "catch_up", without_mount)
+    monkeypatch.setattr(in_sync, "catch_up", copied_below)
     append(nodes, 2, ["of another topic"], topic="u")  # so nobody looks where the log ends
     assert copied
     (topic,) = (each for each in newest_state(nodes).topics.values() if each.name == "t")
