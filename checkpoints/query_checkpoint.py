@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 from pathlib import Path
 from types import MappingProxyType
@@ -14,12 +15,13 @@ from kafkalog.files.objects import open_objects
 from kafkalog.files.paths import split_paths
 from kafkalog.files.regular import fsync_directory, open_regular, read_regular, sync
 from kafkalog.files.storage import RemoteRoot, is_object_uri
-from kafkalog.files.system import remembered
+from kafkalog.files.system import remembered, system
 from kafkalog.model import TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from kafkalog.files.objects import Objects
 
 __all__ = ["QueryCheckpoint", "StoredQueryCheckpoint", "last_batch", "query_offsets"]
 
@@ -238,11 +240,15 @@ class QueryCheckpoint:
         return (self._folder / _OFFSETS, self._folder, self._folder.parent)
 
 
-class _QueriesInStores(dict[str, str]):
-    """The ids of queries by the places of their checkpoints; a batch asks for its offsets alone.
+class _QueriesInStores(dict["Objects", tuple[str, float]]):
+    """The ids of queries by the stores of their checkpoints, and until when that is believed.
 
-    The empty id is that of a place that could not be read: it is not asked again and again.
+    The empty id is that of a place that could not be read: it is not asked by each batch.
     """
+
+
+_ASK_AGAIN_S: Final = 300.0
+"""How long it is believed that a place cannot be read: its store may have been away."""
 
 
 class StoredQueryCheckpoint(QueryCheckpoint):
@@ -254,21 +260,21 @@ class StoredQueryCheckpoint(QueryCheckpoint):
         self._objects = open_objects(place)
 
     def finds_query(self) -> bool:
-        """See :meth:`QueryCheckpoint.finds_query`; it is asked once a process."""
+        """See :meth:`QueryCheckpoint.finds_query`; where one was found, it is asked no more."""
         known = remembered(_QueriesInStores)
-        if self._place not in known:
+        self.query_id, until = known.get(self._objects, ("", -math.inf))
+        if system.monotonic() >= until:
             try:
                 super().finds_query()
             except (KafkaLogError, OSError, ValueError):  # and not where it is interrupted
-                known[self._place] = ""
+                known[self._objects] = "", system.monotonic() + _ASK_AGAIN_S
                 raise
-            known[self._place] = self.query_id
-        self.query_id = known[self._place]
+            known[self._objects] = self.query_id, math.inf
         return bool(self.query_id)
 
     def forget_query(self) -> None:
         """See :meth:`QueryCheckpoint.forget_query`."""
-        remembered(_QueriesInStores).pop(self._place, None)
+        remembered(_QueriesInStores).pop(self._objects, None)
 
     @property
     def has_state(self) -> bool:

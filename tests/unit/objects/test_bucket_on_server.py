@@ -584,6 +584,25 @@ def test_a_querys_checkpoint_in_a_store_is_read_by_a_request_a_batch(server: Obj
     assert len(server.requests) == 1
 
 
+def test_a_querys_checkpoint_that_could_not_be_read_is_looked_for_again(
+    server: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By whoever comes with other keys, and after minutes: its store may have been away."""
+    server.reset()
+    location = server.uri("checkpoint-that-was-away")
+    storage = WriteOptions.parse({**server.options, "path": "/logs"}).storage
+    objects = open_objects(RemoteRoot.parse(location).with_options(storage))
+    objects.put("metadata", b'{"id":"4711"}')
+    server.fault = lambda _: "403"
+    assert QueryCheckpoint.at(location, storage) is None
+    server.reset()
+    assert QueryCheckpoint.at(location, storage) is None
+    assert QueryCheckpoint.at(location, {**storage, "tries": 4}) is not None
+    clock = system.monotonic
+    monkeypatch.setattr(system, "monotonic", lambda: clock() + 301)
+    assert QueryCheckpoint.at(location, storage) is not None
+
+
 def test_a_look_for_a_querys_checkpoint_that_is_interrupted_is_made_again(
     server: ObjectStore,
 ) -> None:

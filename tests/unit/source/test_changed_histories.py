@@ -7,12 +7,14 @@ lower, and how far it has grown since.
 from __future__ import annotations
 
 import shutil
+from itertools import count
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pytest
+from tests.support.bucket_model import without_rests
 from tests.support.consuming import keep_groups_small
 from tests.support.copying import run_mirror
 from tests.support.joining import Query
@@ -22,7 +24,13 @@ from tests.support.replicated import away, path_of
 from kafkalog import Consumer
 from kafkalog.checkpoints.broker import HIGH_WATERMARK, write_offset_checkpoint
 from kafkalog.checkpoints.commit_state import STATE_FILE
-from kafkalog.errors import DataLossError, FencedMemberError, TargetMismatchError
+from kafkalog.errors import (
+    CheckpointError,
+    DataLossError,
+    FencedMemberError,
+    TargetMismatchError,
+)
+from kafkalog.files.objects import FolderObjects
 from kafkalog.files.system import system
 from kafkalog.jobs.inspection.lag import LagMeter, ReadersNamed
 from kafkalog.jobs.mirroring import Mirror
@@ -33,6 +41,7 @@ from kafkalog.streaming.admin.recovery import recover
 from kafkalog.streaming.admin.salvage import salvage
 from kafkalog.streaming.api import append, read, tail
 from kafkalog.streaming.log.segment import LogSegment
+from kafkalog.streaming.objects import bucket_store
 from kafkalog.streaming.options.read_options import ReadOptions
 from kafkalog.streaming.source.stream_control import StreamControl
 
@@ -183,6 +192,35 @@ class NodesSetBack(Scene):
             node.rename(self.folder / f"replaced {node.name}")
             shutil.copytree(self.folder / "copies" / node.name, node)
         away(self.nodes[2])
+
+
+class BucketSetBack(Scene):
+    """A log in a bucket, of which an older copy is put back; others append there meanwhile."""
+
+    def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
+        without_rests(patch)
+        self.bucket = folder / "bucket"
+        patch.setattr(bucket_store, "open_objects", lambda _: FolderObjects(self.bucket))
+        self.folder, self.patch, self.path = folder, patch, f"s3a://bucket{folder}"
+        write(self.path, values("old", 0, CUT_AT))
+
+    def go_on(self) -> None:
+        shutil.copytree(self.bucket, self.folder / "copy")
+        super().go_on()
+
+    def shorten(self) -> None:
+        self.bucket.rename(self.folder / "replaced")
+        shutil.copytree(self.folder / "copy", self.bucket)
+
+    def grow(self, end: int) -> None:
+        write(f"s3a://by/another/process{self.folder}", values("new", CUT_AT, end))
+
+    def pass_minutes(self) -> None:
+        """Let each look be one that looks whether the log was set back."""
+        minutes = count(1)
+        for name in ("boottime", "monotonic"):
+            clock = getattr(system, name)
+            self.patch.setattr(system, name, lambda clock=clock: clock() + 62 * next(minutes))
 
 
 WAYS: Final = {each.__name__: each for each in (Salvaged, PowerLost, PutBack, TakenOver)}
@@ -443,6 +481,45 @@ def test_a_reader_that_continues_above_a_change_of_history_has_a_loss(
                 reader.rows()
     finally:
         reader.end()
+
+
+@pytest.mark.parametrize("grown", GROWN)
+@pytest.mark.parametrize("kind", [Tail, Stream, Member])
+def test_a_reader_that_runs_is_told_that_its_bucket_was_set_back(
+    kind: type[Reader], grown: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene = BucketSetBack(tmp_path, monkeypatch)
+    reader = kind(scene)
+    scene.shorten()
+    scene.grow(GROWN[grown])
+    scene.pass_minutes()
+    with pytest.raises(CheckpointError, match=r"the bucket was set back|does not follow commit"):
+        [reader.rows() for _ in range(9)]
+
+
+@pytest.mark.parametrize("grown", GROWN)
+@pytest.mark.parametrize(
+    "kind",
+    [StreamStartedAgain, StreamOfNumbers, Mirrored, MemberStartedAgain, GroupStart, GroupLag],
+)
+def test_a_reader_that_begins_again_in_a_bucket_that_was_set_back_has_a_loss(
+    kind: type[Reader], grown: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene = BucketSetBack(tmp_path, monkeypatch)
+    reader = kind(scene)
+    reader.end()
+    scene.shorten()
+    scene.grow(GROWN[grown])
+    monkeypatch.setattr(system, "memory", {})
+    if kind not in {GroupStart, GroupLag}:
+        reader.begin()
+    if kind in {MemberStartedAgain, GroupStart, GroupLag}:  # the group stands at 4 again
+        assert reader.rows() == values("new", CUT_AT, GROWN[grown])
+    elif kind is StreamOfNumbers and grown != "below":
+        assert reader.rows() == values("new", READ_TO, GROWN[grown])
+    else:
+        with pytest.raises(LOSSES):
+            reader.rows()
 
 
 @pytest.mark.parametrize("grown", GROWN)
