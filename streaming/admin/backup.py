@@ -49,7 +49,7 @@ from kafkalog.checkpoints.commit_state import STATE_FILE, UNFINISHED_FOLDER
 from kafkalog.checkpoints.state_file import load_state, state_bytes
 from kafkalog.checkpoints.topic_ids import CHANGED_IDS_FILE, merged_changed_ids
 from kafkalog.checkpoints.voters import find_voters
-from kafkalog.errors import CheckpointError, KafkaLogError, LogDirectoryError
+from kafkalog.errors import CheckpointError, DataLossError, KafkaLogError, LogDirectoryError
 from kafkalog.files.atomic import TEMPORARY_SUFFIX, write_atomically, write_new
 from kafkalog.files.deferred_signals import check_interrupt, shielded
 from kafkalog.files.open_file import peek_at
@@ -718,6 +718,7 @@ class _BucketBackup:
         with bucket.writing() as log:
             state = log.follow()
             self._objects, self._log_id = log.objects, state.log_id
+            self._reader = ExtentReader(log.objects, state.log_id)
             self._topics = dict(state.topics)
             self._extents = {place: tuple(some) for place, some in state.extents.items()}
             self._clean = dict(state.clean)
@@ -736,13 +737,24 @@ class _BucketBackup:
         self._bytes = 0
 
     def run(self) -> Backup:
-        """Copy it, then let it be used."""
+        """Copy it, then let it be used.
+
+        Raises:
+            DataLossError: an object that it is to have is gone.
+        """
         count = 0
         for topic_id, topic in self._topics.items():
             for number, partition in topic.partitions.items():
                 check_interrupt()
                 key = TopicPartition(topic.name, number)
-                self._copy(topic_id, key, LogConfig.of_topic(topic.settings), partition.log_end)
+                try:
+                    self._copy(topic_id, key, LogConfig.of_topic(topic.settings), partition.log_end)
+                except DataLossError as error:
+                    raise DataLossError(
+                        f"{error}. What the log does not name any more is kept for "
+                        f"storage.deleteDelay: if the copy took longer, remove {self._target} and "
+                        "try again"
+                    ) from error
                 count += 1
         self._write_checkpoints()
         _open_to_all(self._target, {STATE_FILE: state_bytes(self._state)})
@@ -779,7 +791,7 @@ class _BucketBackup:
         fsync_directory(folder)
 
     def _append(self, appender: PartitionAppender, tail: Sequence[Extent]) -> None:
-        for extent, data in ExtentReader(self._objects, self._log_id).in_order(tail):
+        for extent, data in self._reader.in_order(tail):
             check_interrupt()
             array = np.frombuffer(data, np.uint8)
             table = scan_batches(array).table

@@ -66,7 +66,7 @@ if TYPE_CHECKING:
 
     from kafkalog.files.objects import Objects
 
-__all__ = ["BucketLog", "Proposal", "readable_checkpoints"]
+__all__ = ["BucketLog", "Proposal", "is_void", "readable_checkpoints"]
 
 CREDIT_S: Final = 600.0
 _LOOK_S: Final = 61.0
@@ -184,6 +184,11 @@ class BucketLog:
             f"{objects.root}/{STORE} could not be created in {objects.tries} tries: the store did "
             "not answer, or not for sure. There is no log yet; try again"
         )
+
+    @property
+    def seen_s(self) -> float:
+        """When the end of the log was seen, by the wall clock; 0: it was not, or does not hold."""
+        return 0.0 if self._tail_seen is None else self._tail_seen.wall_s
 
     # Following
 
@@ -304,8 +309,7 @@ class BucketLog:
         return _read_log_id(self.objects) != self.state.log_id
 
     def _is_overtaken(self, number: int) -> bool:
-        after = floor_name(number).rpartition("/")[2]
-        return bool(self.objects.list_after(f"{self.folder}/floors", after, limit=1))
+        return _has_floor_above(self.objects, self.folder, number)
 
     def _check_floors(self, number: int) -> None:
         """See that no floor lies above a number, and that the log is still the same one."""
@@ -598,6 +602,26 @@ class BucketLog:
         data = checkpoint_bytes(self.state)
         self._checkpoint_bytes = len(data)
         self.objects.create(f"{self.folder}/{checkpoint_name(self.state.number)}", data)
+
+
+def _has_floor_above(objects: Objects, folder: str, number: int) -> bool:
+    after = floor_name(number).rpartition("/")[2]
+    return bool(objects.list_after(f"{folder}/floors", after, limit=1))
+
+
+def is_void(objects: Objects, folder: str, name: str, seen_s: float) -> bool:
+    """Whether an object that was read is a commit whose number is void: it may be another's.
+
+    Args:
+        objects: the store.
+        folder: that of the log.
+        name: the object, as an extent has it.
+        seen_s: when the log was seen to name it, by the wall clock; only what is long ago counts.
+    """
+    number = number_of_commit(name.removeprefix("commits/"))
+    if number is None or abs(system.time_ns() / 1e9 - seen_s) < CREDIT_S:
+        return False
+    return _has_floor_above(objects, folder, number)
 
 
 def readable_checkpoints(

@@ -30,7 +30,7 @@ from kafkalog.streaming.objects.bucket_files import (
     files_of_state,
     hash_number,
 )
-from kafkalog.streaming.objects.bucket_log import BucketLog
+from kafkalog.streaming.objects.bucket_log import BucketLog, is_void
 from kafkalog.streaming.records.batch_layout import HEADER_SIZE, OVERHEAD
 
 if TYPE_CHECKING:
@@ -183,6 +183,8 @@ class _Carried(NamedTuple):
     log_id: str
     metadata: bytes
     """What tells the topic's id, beside the segment."""
+    seen_s: float
+    """When the log was seen to have them, by the wall clock."""
 
     def with_extents(self, other: _Carried) -> _Carried:
         """Return the same with the extents of another split, too."""
@@ -190,7 +192,10 @@ class _Carried(NamedTuple):
         both.update(zip(other.starts, other.extents, strict=True))
         starts = sorted(both)
         return other._replace(
-            size=max(self.size, other.size), starts=starts, extents=[both[each] for each in starts]
+            size=max(self.size, other.size),
+            starts=starts,
+            extents=[both[each] for each in starts],
+            seen_s=min(self.seen_s, other.seen_s),
         )
 
 
@@ -407,7 +412,7 @@ class BucketStore:
             return _Handle(lambda position, size: content[position : position + size]), status
         status = RemoteStatus(-1, found.number, found.size, -1)
         if isinstance(found, Segment):
-            read = functools.partial(self._read, key, found)
+            read = functools.partial(self._read, key, found, self._seen_s())
             return _Handle(read, is_one_object=len(found.extents) < 2), status
         if isinstance(found, SealedIndex):
             return _Handle(functools.partial(self._read_index, found)), status
@@ -466,7 +471,11 @@ class BucketStore:
             [_without_entries(each) for each in found.extents[first:last]],
             found.log_id,
             self._file_beside(key),
+            self._seen_s(),
         )
+
+    def _seen_s(self) -> float:
+        return 0.0 if self._log is None else self._log.seen_s
 
     def _file_beside(self, key: str) -> bytes:
         found = self._shown.files[f"{key.rpartition('/')[0]}/{METADATA}"]
@@ -543,7 +552,9 @@ class BucketStore:
             if not start <= position < until:
                 break
             within = (position - start, until - start)
-            parts.append(self._batches_of(key, extent, carried.log_id, *within))
+            parts.append(
+                self._batches_of(key, extent, carried.log_id, *within, seen_s=carried.seen_s)
+            )
             position, slot = until, slot + 1
         if position < end:
             self._look_if_due()
@@ -551,10 +562,10 @@ class BucketStore:
             if not isinstance(found, Segment) or found.number != carried.number:
                 self._let_go(key)
                 raise ObjectReplacedError(f"{self.uri_of(key)} was replaced while it was read")
-            parts.append(self._read(key, found, position, end - position))
+            parts.append(self._read(key, found, self._seen_s(), position, end - position))
         return b"".join(parts)
 
-    def _read(self, key: str, segment: Segment, position: int, size: int) -> bytes:
+    def _read(self, key: str, segment: Segment, seen_s: float, position: int, size: int) -> bytes:
         """Return bytes of a segment; fewer at its end."""
         end = min(position + size, segment.size)
         parts = []
@@ -564,7 +575,7 @@ class BucketStore:
             start = segment.ends[slot] - extent.size
             until = min(segment.ends[slot], end)
             within = (position - start, until - start)
-            parts.append(self._batches_of(key, extent, segment.log_id, *within))
+            parts.append(self._batches_of(key, extent, segment.log_id, *within, seen_s=seen_s))
             position, slot = until, slot + 1
         return b"".join(parts)
 
@@ -574,7 +585,9 @@ class BucketStore:
             raise FileNotFoundError(f"{self._place}/{index.path}: there is no such object")
         return data
 
-    def _batches_of(self, key: str, extent: Extent, log_id: str, start: int, end: int) -> bytes:
+    def _batches_of(
+        self, key: str, extent: Extent, log_id: str, start: int, end: int, *, seen_s: float
+    ) -> bytes:
         """Return bytes of an extent; a sealed segment has its offsets already.
 
         Raises:
@@ -583,7 +596,7 @@ class BucketStore:
         """
         try:
             if extent.sealed is None:
-                return self._numbered_batches(extent, log_id)[start:end]
+                return self._numbered_batches(extent, log_id, seen_s)[start:end]
             return self._range_of(extent, log_id, start, end)
         except DataLossError as error:
             self._let_go(key)
@@ -624,7 +637,7 @@ class BucketStore:
             f"{extent.base_offset} to {extent.end_offset} of a partition, is gone"
         )
 
-    def _numbered_batches(self, extent: Extent, log_id: str) -> bytes:
+    def _numbered_batches(self, extent: Extent, log_id: str, seen_s: float) -> bytes:
         key = (log_id, extent.object, extent.position)
         with self._caching:
             found = self._numbered.get(key)
@@ -632,11 +645,12 @@ class BucketStore:
                 self._numbered.move_to_end(key)
                 return found
             together = self._together(extent, log_id)
-        name = f"_kafkalog/{log_id}/{extent.object}"
+        folder = f"_kafkalog/{log_id}"
+        name = f"{folder}/{extent.object}"
         first = together[0].position
         size = together[-1].position + together[-1].size - first
         stored = self.objects.get_range(name, first, size)
-        if stored is None:
+        if stored is None or is_void(self.objects, folder, extent.object, seen_s):
             raise self._gone(extent, log_id)
         for each in together:
             data = stored[each.position - first : each.position - first + each.size]

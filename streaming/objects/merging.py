@@ -47,7 +47,7 @@ from kafkalog.streaming.log.append.plan import (
 )
 from kafkalog.streaming.log.files import LOG, OFFSET_INDEX, TIME_INDEX, TXN_INDEX
 from kafkalog.streaming.log.indexes import OFFSET_ENTRY, TIME_ENTRY, known_entries
-from kafkalog.streaming.objects.bucket_log import Proposal
+from kafkalog.streaming.objects.bucket_log import Proposal, is_void
 from kafkalog.streaming.objects.bucket_store import number_batches
 from kafkalog.streaming.objects.sweeping import first_inline, first_young
 from kafkalog.streaming.options.topic_settings import LogConfig
@@ -400,6 +400,8 @@ class ExtentReader:
     def __init__(self, objects: Objects, log_id: str) -> None:
         self._objects = objects
         self._log_id = log_id
+        self._seen_s = system.time_ns() / 1e9
+        """By when the log was seen to have the extents."""
 
     def read_all(self, extents: Sequence[Extent]) -> dict[tuple[str, int], bytes]:
         """Return the batches of extents by object and position, once they were looked at."""
@@ -439,7 +441,8 @@ class ExtentReader:
         first = some[0].position
         size = some[-1].position + some[-1].size - first
         data = self._objects.get_range(object_path(self._log_id, some[0].object), first, size)
-        if data is None:
+        folder = f"_kafkalog/{self._log_id}"
+        if data is None or is_void(self._objects, folder, some[0].object, self._seen_s):
             raise DataLossError(
                 f"{self._name(some[0])}, which holds offsets {some[0].base_offset} to "
                 f"{some[0].end_offset} of a partition, is gone"

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 import kafkalog
 from kafkalog.checkpoints.state_file import load_state
-from kafkalog.errors import LogDirectoryError
+from kafkalog.errors import DataLossError, LogDirectoryError
 from kafkalog.files.objects import FolderObjects
 from kafkalog.files.system import system
 from kafkalog.jobs.cli.app import app
@@ -128,6 +128,23 @@ def test_what_was_trimmed_compacted_and_deleted_is_not_in_it(bucket: str, tmp_pa
     kafkalog.append(copy, "t", pa.table({"key": ["k"], "value": ["x"]}))
     kafkalog.append(copy, "empty", pa.table({"value": ["x"]}))
     assert not compact([str(copy)], Wanted(forces=True)).problems
+
+
+def test_a_copy_that_took_longer_than_objects_are_kept_says_so(
+    bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill([bucket], 5, {})
+    get = FolderObjects.get_range
+
+    def swept(self: FolderObjects, name: str, position: int, size: int) -> bytes | None:
+        self.delete([name])
+        return get(self, name, position, size)
+
+    monkeypatch.setattr(FolderObjects, "get_range", swept)
+    copy = str(tmp_path / "copy")
+    with pytest.raises(DataLossError, match=r"is gone\. .*if the copy took longer, remove .*/copy"):
+        back_up([bucket], copy)
+    monkeypatch.undo()
 
 
 def test_where_no_log_is_nothing_is_made(bucket: str, tmp_path: Path) -> None:

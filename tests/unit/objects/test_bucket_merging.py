@@ -19,8 +19,10 @@ from kafkalog.checkpoints.bucket_state import (
     BucketCommit,
     Extent,
     checkpoint_bytes,
+    commit_name,
     object_path,
     parse_checkpoint,
+    parse_commit,
     segment_name,
 )
 from kafkalog.checkpoints.commit_state import PartitionState, TopicState
@@ -39,7 +41,7 @@ from kafkalog.streaming.objects import bucket_store
 from kafkalog.streaming.objects.bucket_log import BucketLog, Proposal
 from kafkalog.streaming.objects.bucket_store import BucketRoot
 from kafkalog.streaming.objects.merging import merge, sealed_indexes
-from kafkalog.streaming.objects.sweeping import sweep_data
+from kafkalog.streaming.objects.sweeping import clean_commits, sweep_data
 from kafkalog.streaming.options.read_options import ReadOptions
 from kafkalog.streaming.source.schema import ReadRows
 
@@ -377,6 +379,33 @@ def test_a_task_takes_no_rows_of_a_topic_that_was_made_again_for_those_that_were
     monkeypatch.setattr(system, "memory", {})  # a process of its own
     splits = pickle.loads(sent)
     assert offsets(api._read_splits(splits, parsed, ReadRows.of(parsed, (), ()))) == []
+
+
+def test_a_task_that_slept_takes_no_late_commit_for_the_one_that_it_was_to_read(
+    root: BucketRoot, objects: FolderObjects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parsed = replace(ReadOptions.parse({"path": "/log", "subscribe": "t"}), paths=(root,))
+    stamps, sent = rows(0, 3)["timestamp"], []
+    for value in ("good", "late"):
+        kafkalog.append(str(root), "t", pa.table({"value": [value] * 3, "timestamp": stamps}))
+        sent.append(pickle.dumps(api._plan(parsed)))
+    names = [f"_kafkalog/{log_id(root)}/{commit_name(number)}" for number in (1, 2)]
+    first, second = (objects.get(name) or b"" for name in names)
+    age(objects, days=9)
+    assert merge(root).objects
+    age(objects, days=9)
+    kafkalog.append(str(root), "other", pa.table({"value": ["x"]}))
+    with root.writing() as log:
+        log.checkpoint()
+        sweep_data(log)
+        assert clean_commits(log, keep_commits=1) > 2
+    size = len(parse_commit(first, "first").inline)
+    objects.put(names[0], first[:-size] + second[-size:])  # its writer has slept as long
+    monkeypatch.setattr(system, "memory", {})  # a process of its own
+    now_ns = system.time_ns() + 18 * 86_400 * 10**9
+    monkeypatch.setattr(system, "time_ns", lambda: now_ns)
+    read = api._read_splits(pickle.loads(sent[0]), parsed, ReadRows.of(parsed, (), ()))
+    assert [row["value"] for batch in read for row in batch.to_pylist()] == [b"good"] * 3
 
 
 def offsets(batches: Iterator[pa.RecordBatch]) -> list[tuple[int, int]]:
