@@ -10,6 +10,7 @@ Source: Kafka ``LogCleaner``, ``LogCleanerManager.grabFilthiestCompactedLog``.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -366,6 +367,9 @@ def _shorten(
 # by then those are still there. Nobody is locked out: of two who clean a partition one has done it.
 
 
+_CHANGED: Final = "it was changed by others while it was cleaned"
+
+
 class _BucketPartition(NamedTuple):
     """A partition of a log in an object store as it was found, at the commit ``newest``."""
 
@@ -473,15 +477,24 @@ def _compact_in_bucket(
                 break
             cleaned, counts = _clean_in_bucket(partition, cleanable, config, wanted, now_ms)
             if cleaned is None:
-                done.left_alone[str(where)] = "it was changed by others while it was cleaned"
+                done.left_alone[str(where)] = _CHANGED
                 break
             total = total.after(cleaned, counts)
             if cleaned.is_complete or not wanted.forces:
                 break
     except (KafkaLogError, OSError) as error:
-        done.problems.append(f"{where}: {said_of_file(error)}")
+        if _is_deleted(root, topic_id):
+            done.left_alone[str(where)] = _CHANGED
+        else:
+            done.problems.append(f"{where}: {said_of_file(error)}")
     if total is not None:
         done.partitions.append(total)
+
+
+def _is_deleted(root: BucketRoot, topic_id: str) -> bool:
+    with suppress(KafkaLogError), root.writing() as log:
+        return topic_id not in log.follow().topics
+    return False
 
 
 def _clean_in_bucket(

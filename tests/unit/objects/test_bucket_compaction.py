@@ -18,7 +18,7 @@ from kafkalog.files.system import system
 from kafkalog.jobs import maintain
 from kafkalog.jobs.maintain import BucketMaintenance, Scope
 from kafkalog.model import TopicPartition
-from kafkalog.streaming.admin import retention
+from kafkalog.streaming.admin import compaction, retention, topics
 from kafkalog.streaming.admin.compaction import Wanted, compact
 from kafkalog.streaming.objects.merging import merge
 
@@ -161,6 +161,24 @@ def test_what_is_trimmed_meanwhile_is_not_brought_back(
     assert min(row["offset"] for row in rows_of(root)) >= 60
     compact([str(root)], FORCED)
     assert min(row["offset"] for row in rows_of(root)) >= 60
+
+
+def test_a_topic_that_is_deleted_meanwhile_is_no_problem(
+    root: BucketRoot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(12):
+        append(random.Random(1), [str(root)], {"cleanup.policy": "compact"})
+        merge(root, config={"segment.bytes": "1000"})
+    clean = compaction.clean_log
+
+    def slow(*given: Any, **named: Any) -> Any:
+        topics.delete([str(root)], "t")
+        return clean(*given, **named)
+
+    monkeypatch.setattr(compaction, "clean_log", slow)
+    done = compact([str(root)], FORCED)
+    assert done.problems == []
+    assert "changed by others" in done.left_alone["t-0"]
 
 
 def test_a_topic_that_is_compacted_and_deleted_loses_what_a_local_one_loses(
