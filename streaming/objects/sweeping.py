@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 __all__ = ["clean_commits", "first_inline", "first_young", "sweep_data"]
 
 _KEEP_MS: Final = 7 * 86_400_000
+_DAY_NS: Final = 86_400 * 10**9
 _KEEP_COMMITS: Final = 1000
 _CHECKPOINTS_KEPT: Final = 2
 _AT_A_TIME: Final = 1000
@@ -161,8 +162,9 @@ def first_young(log: BucketLog, keep_ms: int, after: int = 0) -> int:
     clock = f"{system.random_id().hex}"
     objects.put(f"{folder}/clock/{clock}", b"")
     listed = objects.list_after(f"{folder}/clock")
-    objects.delete([f"{folder}/clock/{clock}"])
     now_ns = next((entry.modified_ns for entry in listed if entry.name == clock), 0)
+    left = {entry.name for entry in listed if entry.modified_ns < now_ns - _DAY_NS}  # of the killed
+    objects.delete([f"{folder}/clock/{name}" for name in {clock, *left}])
     last = f"{after:020}"
     while listed := objects.list_after(f"{folder}/commits", last, limit=_AT_A_TIME):
         for entry in listed:

@@ -471,6 +471,18 @@ def test_what_was_dropped_lately_is_not_swept(objects: MemoryObjects, clocks: Cl
     assert log.state.dropped == {}
 
 
+def test_what_a_killed_sweeper_has_left_to_know_the_time_goes(
+    objects: MemoryObjects, clocks: Clocks
+) -> None:
+    log = aged(objects, clocks, 2)
+    objects.put(f"{log.folder}/clock/killed", b"")
+    sweep_data(log)
+    assert any("/clock/" in name for name in objects.kept)  # or it is asleep
+    clocks.pass_time(86_401)
+    sweep_data(log)
+    assert not any("/clock/" in name for name in objects.kept)
+
+
 def test_nothing_is_swept_by_whoever_was_overtaken(objects: MemoryObjects, clocks: Clocks) -> None:
     log = aged(objects, clocks, 3)
     put_data(log, 1, 1)
