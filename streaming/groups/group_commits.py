@@ -35,6 +35,7 @@ from kafkalog.streaming.groups.group_log import GroupLog, GroupState
 from kafkalog.streaming.groups.position_topics import metadata_of, present_ids
 from kafkalog.streaming.log.history import LastBatch, find_last_batch
 from kafkalog.streaming.log.partition_log import PartitionLog
+from kafkalog.streaming.objects.bucket_log import begun_again
 from kafkalog.streaming.objects.bucket_store import bucket_of_path
 from kafkalog.streaming.store.identity import BatchIdentity
 from kafkalog.streaming.store.policy import SetPolicy, TopicPolicy
@@ -422,11 +423,18 @@ class _FollowedBucket:
         self._root = root
 
     def refresh(self) -> bool:
-        """Look again if that is due; return whether there is another value."""
+        """Look again if that is due; return whether there is another value.
+
+        Raises:
+            LogDirectoryError: the log cannot be read; or another one lies there, whose group of
+                that name is not the one that is known.
+        """
         found = CommittedBucket.newest(self._root)
         known = getattr(self, "value", None)
         if known is not None and known.state is found.state:
             return False
+        if known is not None and known.state.set_id != found.state.set_id:
+            raise begun_again(str(self._root), known.state.set_id, found.state.set_id)
         self.value = found
         return True
 

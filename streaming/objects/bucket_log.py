@@ -66,7 +66,7 @@ if TYPE_CHECKING:
 
     from kafkalog.files.objects import Objects
 
-__all__ = ["BucketLog", "Proposal", "is_void", "readable_checkpoints"]
+__all__ = ["BucketLog", "Proposal", "begun_again", "is_void", "readable_checkpoints"]
 
 CREDIT_S: Final = 600.0
 _LOOK_S: Final = 61.0
@@ -322,11 +322,7 @@ class BucketLog:
         log_id = _read_log_id(self.objects)
         if log_id != self.state.log_id:
             self._log_seen = None
-            raise LogDirectoryError(
-                f"{self.objects.root} holds {f'the log {log_id}' if log_id else 'no log'} now, "
-                f"and held {self.state.log_id}: somebody has emptied it. Start again, with another "
-                "checkpoint"
-            )
+            raise begun_again(self.objects.root, self.state.log_id, log_id)
         self._log_seen = seen
 
     def _look_after_log(self) -> None:
@@ -622,6 +618,14 @@ def is_void(objects: Objects, folder: str, name: str, seen_s: float) -> bool:
     if number is None or abs(system.time_ns() / 1e9 - seen_s) < CREDIT_S:
         return False
     return _has_floor_above(objects, folder, number)
+
+
+def begun_again(root: str, held: str, now: str | None) -> LogDirectoryError:
+    """Return the error that says that another log, or none, lies where one was."""
+    return LogDirectoryError(
+        f"{root} holds {f'the log {now}' if now else 'no log'} now, and held {held}: somebody has "
+        "emptied it. Start again, with another checkpoint"
+    )
 
 
 def readable_checkpoints(

@@ -24,6 +24,7 @@ from kafkalog.files.objects import FolderObjects
 from kafkalog.files.system import system
 from kafkalog.jobs.cli.app import app
 from kafkalog.model import TopicPartition
+from kafkalog.streaming.admin import topics
 from kafkalog.streaming.groups.administration import delete_group, reset_group
 from kafkalog.streaming.groups.group_commits import GroupCommits
 from kafkalog.streaming.groups.member_files import MemberObject, MemberObjects
@@ -201,6 +202,28 @@ def test_a_member_goes_on_where_its_group_has_committed(place: str) -> None:
     assert positions(place) == {T0: 10, T1: 10}
     code, output = call("group", "list", place, "--json")
     assert (code, json.loads(output)["lag"]) == (0, 0)
+
+
+@pytest.mark.parametrize("count", [4, 20, 40])
+def test_a_topic_that_is_made_again_under_a_member_is_read_from_its_start(
+    place: str, count: int
+) -> None:
+    with consumer(place, **NOW) as member:
+        assert len(rest(member)) == 20
+        member.commit()
+        topics.delete([place], "t")
+        append(place, count)
+        assert sorted(rest(member)) == [*range(count)]
+        member.commit()
+    assert positions(place) == {T0: count // 2, T1: count // 2}
+
+
+def rest(member: kafkalog.Consumer) -> list[int]:
+    """Poll until nothing comes."""
+    found: list[int] = []
+    while (rows := member.poll(0.5 if found else 60)) is not None:
+        found += values(rows)
+    return found
 
 
 def test_rows_and_positions_are_one_commit(place: str, tmp_path: Path) -> None:
