@@ -8,7 +8,9 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +28,8 @@ from tests.support.tiers import AivenTier, Keys, write_log
 
 import kafkalog
 from kafkalog.errors import LogDirectoryError, OptionError, TargetMismatchError
+from kafkalog.files.objects import open_objects
+from kafkalog.files.system import system
 from kafkalog.jobs.mirroring import Mirror
 from kafkalog.jobs.pipelines.ingesting import Ingest
 from kafkalog.jobs.pipelines.inputs import Input
@@ -37,12 +41,17 @@ from kafkalog.jobs.replay import begin, work_of
 from kafkalog.jobs.restoring import Restore
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.admin import topics
+from kafkalog.streaming.objects import sweeping
+from kafkalog.streaming.objects.bucket_store import BucketRoot
+from kafkalog.streaming.objects.merging import merge
+from kafkalog.streaming.objects.sweeping import sweep_data
 from kafkalog.streaming.spark.datasource import KafkaLogDataSource
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
 
 pytestmark = pytest.mark.spark
 
@@ -191,7 +200,7 @@ class FailingCommits:
             return None
         if request.method == "PUT":
             fault = next(self._faults, None)
-            self.is_blind = fault == "reset"
+            self.is_blind = fault in {"reset", "late"}
             return fault
         return "lost" if self.is_blind else None
 
@@ -260,6 +269,159 @@ def test_a_query_that_fails_at_each_commit_writes_each_row_once(
     store.reset()
     assert failed >= 2
     assert values_of(spark, options, "b") == [str(n) for n in range(9)]
+
+
+def test_a_commit_that_arrives_after_its_batch_was_aborted_finds_what_was_staged(
+    spark: SparkSession, store: ObjectStore, tmp_path: Path
+) -> None:
+    store.make_bucket()
+    options = {"path": store.uri("late"), **store.options, "storage.tries": "1"}
+    kafkalog.append(store.uri("late"), "b", pa.table({"value": ["first"]}), options=store.options)
+    (tmp_path / "input").mkdir()
+    for task in range(2):
+        (tmp_path / "input" / f"{task}.csv").write_text(f"{task}\n")
+    given = {"topic": "b", "max.message.bytes": "4m", "compression.type": "none"}
+
+    def run() -> None:
+        rows = spark.readStream.schema("n STRING").csv(str(tmp_path / "input"))
+        writer = rows.selectExpr("repeat(n, 3 * 1048576) AS value").writeStream
+        writer = writer.format("kafkalog").options(**options, **given)
+        writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
+        writer.trigger(availableNow=True).start().awaitTermination(300)
+
+    store.requests.clear()
+    store.fault = FailingCommits("late")
+    with pytest.raises(PySparkException, match="Writing job failed"):
+        run()
+    put = Counter(r.path.split("/")[-2] for r in store.requests if r.method == "PUT")
+    assert put == {"data": 2, "commits": 1}
+    assert len(store.late) == 1
+    store.reset()  # now it arrives, and the query is long over
+    for _ in range(2):
+        shown = Counter((value[0], len(value)) for value in values_of(spark, options, "b"))
+        assert shown == {("f", 5): 1, ("0", 3 << 20): 1, ("1", 3 << 20): 1}
+        run()
+
+
+def test_a_batch_that_is_read_for_longer_than_data_is_kept_gets_each_row_once(
+    spark: SparkSession, store: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.make_bucket()
+    options = {"path": store.uri("swept"), **store.options}
+    given = {"segment.bytes": "3000000", "compression.type": "none"}
+    for number in range(8):
+        rows = pa.table({"value": [f"{number} {n} ".ljust(100_000, "x") for n in range(12)]})
+        kafkalog.append(store.uri("swept"), "t", rows, options={**store.options, **given})
+    reader = spark.read.format("kafkalog").options(**options, subscribe="t", splitBytes="1200000")
+    waits, swept = tmp_path / "waits", tmp_path / "swept"
+
+    def wait(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
+        for batch in batches:
+            while not swept.exists():
+                waits.touch()
+                time.sleep(0.05)
+            yield batch
+
+    frame = (
+        reader.load()
+        .selectExpr("offset", "length(value) AS size")
+        .mapInArrow(wait, "offset BIGINT, size INT")
+    )
+    with ThreadPoolExecutor(1) as pool:
+        collecting = pool.submit(frame.collect)
+        while not waits.exists():
+            assert not collecting.done(), collecting.result()
+            time.sleep(0.05)
+        root = BucketRoot.of(store.place("swept"))
+        assert merge(root).segments
+        monkeypatch.setattr(sweeping, "first_young", lambda log, *_: log.state.number + 1)
+        with root.writing() as log:
+            assert sweep_data(log)[0] >= 6
+        swept.touch()
+        found = collecting.result(300)
+    assert sorted(row["offset"] for row in found) == [*range(96)]
+    assert {row["size"] for row in found} == {100_000}
+
+
+@pytest.mark.parametrize("fails", [True, False])
+@pytest.mark.parametrize("count", [3, 9])
+def test_a_topic_that_is_made_again_under_a_query_is_a_loss_or_is_read_from_its_start(
+    spark: SparkSession, store: ObjectStore, tmp_path: Path, count: int, *, fails: bool
+) -> None:
+    store.make_bucket()
+    place = store.uri(f"again-{count}-{fails}")
+    append(place, store.options, 0)
+    seen, query = follow(spark, store, place, tmp_path, failOnDataLoss=str(fails))
+    try:
+        query.processAllAvailable()
+        assert sorted(seen) == [*range(6)]
+        topics.delete([store.place(f"again-{count}-{fails}")], "t")
+        append(place, store.options, 100, count)
+        if fails:
+            with pytest.raises(PySparkException, match="KAFKA_DATA_LOSS"):
+                query.awaitTermination(300)
+            return
+        while len(seen) < 6 + count:
+            assert query.isActive
+            time.sleep(0.1)
+        append(place, store.options, 200, 2)
+        query.processAllAvailable()
+        assert sorted(seen[6:]) == [*range(100, 100 + count), 200, 201]
+    finally:
+        query.stop()
+
+
+def follow(
+    spark: SparkSession, store: ObjectStore, place: str, folder: Path, **options: str
+) -> tuple[list[int], StreamingQuery]:
+    """Follow a topic; return what is seen of it, and the query."""
+    seen: list[int] = []
+
+    def take(rows: DataFrame, batch_id: int) -> None:
+        del batch_id
+        seen.extend(int(row["value"]) for row in rows.collect())
+
+    reader = spark.readStream.format("kafkalog").schema("value STRING").options(**store.options)
+    given = {"storage.pollInterval": "100ms", "stateLocation": str(folder / "state")}
+    reader = reader.options(subscribe="t", startingOffsets="earliest", **given, **options)
+    writer = reader.load(place).writeStream.foreachBatch(take)
+    return seen, writer.option("checkpointLocation", str(folder / "checkpoint")).start()
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_bucket_that_is_emptied_under_a_query_ends_it_and_its_next_run_says_what_is_lost(
+    spark: SparkSession,
+    store: ObjectStore,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    fails: bool,
+) -> None:
+    store.make_bucket()
+    place = store.uri(f"emptied-{fails}")
+    append(place, store.options, 0)
+    seen, query = follow(spark, store, place, tmp_path, failOnDataLoss=str(fails))
+    query.processAllAvailable()
+    objects = open_objects(store.place(f"emptied-{fails}"))
+    objects.delete([f"_kafkalog/{entry.name}" for entry in objects.list_after("_kafkalog")])
+    monkeypatch.setattr(system, "memory", {})  # as another process
+    append(place, store.options, 100, 9)
+    with pytest.raises(PySparkException, match="somebody has emptied it"):
+        query.awaitTermination(300)  # a query looks once a minute
+    assert sorted(seen) == [*range(6)]
+    seen, query = follow(spark, store, place, tmp_path, failOnDataLoss=str(fails))
+    try:
+        if fails:
+            with pytest.raises(PySparkException, match="deleted and recreated"):
+                query.awaitTermination(300)
+            return
+        query.processAllAvailable()
+        append(place, store.options, 200, 2)
+        query.processAllAvailable()
+        assert sorted(seen) == [*range(100, 109), 200, 201]
+    finally:
+        query.stop()
 
 
 @pytest.mark.nightly
