@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+from tests.support.sinking import folders_of
 from tests.support.spark import NEEDS_ADMISSION_CONTROL
 
 from kafkalog.checkpoints.state_file import load_state
-from kafkalog.model import TopicPartition
-from kafkalog.streaming.log.partition_log import PartitionLog
+from kafkalog.jobs.inspection.topics import list_offsets
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,11 +27,11 @@ def named(options: dict[str, str]) -> dict[str, Any]:
     return {name.replace("__", "."): value for name, value in options.items()}
 
 
-def save(frame: DataFrame, path: Path, **options: str) -> None:
+def save(frame: DataFrame, path: Path | str, **options: str) -> None:
     frame.write.format("kafkalog").options(**named(options)).mode("append").save(str(path))
 
 
-def load(spark: SparkSession, path: Path, topic: str = "t") -> list[tuple[Any, ...]]:
+def load(spark: SparkSession, path: Path | str, topic: str = "t") -> list[tuple[Any, ...]]:
     reader = spark.read.format("kafkalog").option("subscribe", topic)
     rows = reader.load(str(path)).select(*COLUMNS).orderBy("partition", "offset").collect()
     return [tuple(row) for row in rows]
@@ -98,9 +98,9 @@ def test_headers_fail_a_query_that_writes_an_old_format(
 
 
 def test_a_topic_copied_with_its_offsets_reads_the_same(
-    spark: SparkSession, tmp_path: Path
+    spark: SparkSession, place: Path | str, tmp_path: Path
 ) -> None:
-    original, copy = tmp_path / "original", tmp_path / "copy"
+    original, copy = tmp_path / "original", place
     save(numbered(spark, 900), original, topic="t", numPartitions="4", segment__bytes="4000")
     source = spark.read.format("kafkalog").option("subscribe", "t").load(str(original))
     for some in ("offset < 100", "offset >= 100"):
@@ -112,9 +112,9 @@ def test_a_topic_copied_with_its_offsets_reads_the_same(
 
 @NEEDS_ADMISSION_CONTROL
 def test_a_stream_copies_a_topic_with_its_offsets_and_holes(
-    spark: SparkSession, tmp_path: Path
+    spark: SparkSession, place: Path | str, tmp_path: Path
 ) -> None:
-    original, copy = tmp_path / "original", tmp_path / "copy"
+    original, copy = tmp_path / "original", place
     save(numbered(spark, 300), original, topic="t", numPartitions="4")
     for _ in range(2):
         stream = spark.readStream.format("kafkalog").option("subscribe", "t")
@@ -134,26 +134,26 @@ def test_a_stream_copies_a_topic_with_its_offsets_and_holes(
         save(numbered(spark, 100), original, topic="t")
 
 
-def test_a_copy_begins_where_its_first_row_does(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_copy_begins_where_its_first_row_does(spark: SparkSession, place: Path | str) -> None:
     frame = spark.sql("SELECT 'a' AS value, 5000L AS offset")
-    save(frame, tmp_path, topic="t", preserveOffsets="true")
-    with PartitionLog(tmp_path / "t-0", TopicPartition("t", 0)) as log:
-        assert (log.log_start_offset, log.log_end_offset()) == (5000, 5001)
-    assert [row[1] for row in load(spark, tmp_path)] == [5000]
+    save(frame, place, topic="t", preserveOffsets="true")
+    (row,) = list_offsets([str(place)], "t")
+    assert (row["start"], row["end"]) == (5000, 5001)
+    assert [row[1] for row in load(spark, place)] == [5000]
 
 
 def test_tasks_that_share_a_range_of_offsets_are_refused_with_the_way_out(
-    spark: SparkSession, tmp_path: Path
+    spark: SparkSession, place: Path | str
 ) -> None:
     frame = spark.range(0, 100, 1, 1).select(F.col("id").cast("string").alias("value"))
     frame = frame.withColumn("offset", F.monotonically_increasing_id()).repartition(2)
     with pytest.raises(PySparkException, match=r"t-0: .*sortWithinPartitions"):
-        save(frame, tmp_path, topic="t", preserveOffsets="true")
-    assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == []
+        save(frame, place, topic="t", preserveOffsets="true")
+    assert folders_of(place) == set()
     save(
         frame.coalesce(1).sortWithinPartitions("offset"),
-        tmp_path,
+        place,
         topic="t",
         preserveOffsets="true",
     )
-    assert [row[1] for row in load(spark, tmp_path)] == [*range(100)]
+    assert [row[1] for row in load(spark, place)] == [*range(100)]
