@@ -54,12 +54,22 @@ _ONE_REQUEST_BYTES: Final = 16 << 20
 
 _REFUSED: Final = ("PermissionDeniedError", "UnauthenticatedError", "InvalidPathError")
 _REFUSED_BY: Final = re.compile(
-    r"<Code>(ExpiredToken|InvalidToken|TokenRefreshRequired|RequestTimeTooSkewed)</Code>"
+    r"<Code>(ExpiredToken|InvalidToken|TokenRefreshRequired|RequestTimeTooSkewed"
+    r"|AuthorizationHeaderMalformed)</Code>|status code: 40[13] |incorrectly configured region"
+    r"|Missing (AccessKeyId|SecretAccessKey)|Account must be specified"
 )
-"""S3 answers 400 to keys that have expired, as to what is only wrong."""
+"""What an answer that refuses may say, without an error of that kind: S3's 400 to keys that have
+expired or are of another region, 403 to a listing; and what the client lacks."""
 _NO_BUCKET: Final = re.compile(
     r"<Code>NoSuchBucket</Code>|<Code>ContainerNotFound</Code>|The specified bucket does not exist"
 )
+
+
+_BUCKET: Final = re.compile(r"[A-Za-z0-9$][A-Za-z0-9._$-]*", re.ASCII)
+_URL: Final = re.compile(
+    r"https?://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:(?P<port>[0-9]{1,5}))?(/[!-~]*)?", re.ASCII
+)
+"""An endpoint of which a request can be made: the client panics at others."""
 
 
 class Creation(enum.Enum):
@@ -371,6 +381,8 @@ def _connect(place: RemoteRoot) -> Any:  # noqa: ANN401
     if uri.scheme in {"s3", "s3a"}:
         options = options.with_endpoint_of_environment()
     bucket, prefix = uri.netloc.rpartition("@")[2], uri.path.strip("/")
+    endpoint = _endpoint_of(options)
+    _check_place(place, bucket, prefix)
     shared: dict[str, Any] = {
         "client_options": _client_config(options),
         # tries are counted, and rests taken, by whoever knows what a lost answer means
@@ -385,7 +397,7 @@ def _connect(place: RemoteRoot) -> Any:  # noqa: ANN401
         provider = _aws_credentials(place)
         if provider is not None:
             shared["credential_provider"] = provider
-        return S3Store(bucket, config=_s3_config(options), **shared)
+        return S3Store(bucket, config=_s3_config(options, endpoint), **shared)
     if uri.scheme == "gs":
         return GCSStore(
             bucket, config={"skip_signature": True} if options.anonymous else {}, **shared
@@ -394,7 +406,7 @@ def _connect(place: RemoteRoot) -> Any:  # noqa: ANN401
     given = {
         "account_name": options.account_name or account.partition(".")[0] or None,
         "account_key": options.account_key,
-        "endpoint": options.endpoint,
+        "endpoint": endpoint,
         "skip_signature": options.anonymous or None,
     }
     config: Any = {key: value for key, value in given.items() if value is not None}
@@ -422,10 +434,41 @@ def _client_config(options: StorageOptions) -> dict[str, Any]:
     return client
 
 
-def _s3_config(options: StorageOptions) -> Any:  # noqa: ANN401 - the client has a type of its own
+def _check_place(place: RemoteRoot, bucket: str, prefix: str) -> None:
+    """Refuse a URI whose objects would have no name, or another one than it says.
+
+    Raises:
+        OptionError: it is such a one.
+    """
+    parts = set(prefix.split("/")) if prefix else set()
+    if _BUCKET.fullmatch(bucket) is None or not parts.isdisjoint({"", ".", ".."}):
+        raise OptionError(
+            f"{place} names no place in a bucket: write it as s3://bucket/logs, with no part of "
+            "the path empty, . or .."
+        )
+
+
+def _endpoint_of(options: StorageOptions) -> str | None:
+    """Return the URL of a store, if one is given.
+
+    Raises:
+        OptionError: it is none.
+    """
     endpoint = options.endpoint
-    if endpoint is not None and "://" not in endpoint:
+    if endpoint is None:
+        return None
+    if "://" not in endpoint:
         endpoint = f"{options.protocol or 'https'}://{endpoint}"
+    found = _URL.fullmatch(endpoint)
+    if found is None or int(found["port"] or 0) > 0xFFFF:
+        raise OptionError(
+            f"option 'storage.endpoint' is {options.endpoint!r}, but accepts a URL such as "
+            "https://host:9000"
+        )
+    return endpoint
+
+
+def _s3_config(options: StorageOptions, endpoint: str | None) -> Any:  # noqa: ANN401 - the client has a type of its own
     encryption = options.server_side_encryption or ("aws:kms" if options.kms_key_id else None)
     config = {
         "endpoint": endpoint,

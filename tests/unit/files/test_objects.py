@@ -219,12 +219,53 @@ def test_a_store_that_fails_at_every_try_is_named(failing: ObjectStore) -> None:
 def test_a_refusal_is_final_and_says_what_a_role_needs(failing: ObjectStore) -> None:
     objects = on_server(failing, "refused")
     failing.fault = lambda request: "403"
-    for ask in (lambda: objects.get("a"), lambda: objects.create("a", b"")):
+    for ask in (
+        lambda: objects.get("a"),
+        lambda: objects.get_range("a", 0, 1),
+        lambda: objects.create("a", b""),
+        lambda: objects.put("a", b""),
+        lambda: objects.list_after("commits"),
+        lambda: objects.delete(["a"]),
+    ):
         failing.requests.clear()
         with pytest.raises(LogDirectoryError, match="a role that may not list") as caught:
             ask()
         assert len(failing.requests) == 1
         assert "a-well-kept-secret" not in str(caught.value)
+
+
+def test_a_key_without_its_secret_is_no_store_that_is_down(failing: ObjectStore) -> None:
+    objects = on_server(failing, "half", secret_key=None)
+    with pytest.raises(LogDirectoryError, match=r"\(1 tries\).* check the credentials"):
+        objects.get("a")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("s3:///logs", "s3://buck et/logs", "s3://bucket:80/logs", "az:///logs"),
+        *("s3://bucket/a//b", "s3://bucket/a/../b", "s3://bucket/./b"),
+    ],
+)
+def test_a_uri_that_names_no_place_in_a_bucket_is_refused(server: ObjectStore, text: str) -> None:
+    given = {"endpoint": server.endpoint, "region": "us-east-1", "anonymous": True}
+    with pytest.raises(OptionError, match="names no place in a bucket") as caught:
+        open_objects(RemoteRoot.parse(text).with_options(given)).get("a")
+    assert text in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "endpoint",
+    [
+        *("::::", "http://", "ftp://host", "http://ho st:9000", "http://[::1", "http://host:x"),
+        *("http://host:99999", "http://host?x=1", "http://hö.com"),
+    ],
+)
+@pytest.mark.parametrize("scheme", ["s3", "az"])
+def test_an_endpoint_that_is_no_url_is_refused(endpoint: str, scheme: str) -> None:
+    root = RemoteRoot.parse(f"{scheme}://bucket/logs").with_options({"endpoint": endpoint})
+    with pytest.raises(OptionError, match=r"storage.endpoint' is .*accepts a URL such as"):
+        open_objects(root).get("a")
 
 
 def test_keys_that_have_expired_are_looked_for_again_at_the_next_call(
