@@ -608,7 +608,8 @@ def test_a_look_for_a_querys_checkpoint_that_is_interrupted_is_made_again(
 ) -> None:
     server.reset()
     location = server.uri("interrupted-checkpoint")
-    storage = WriteOptions.parse({**server.options, "path": "/logs"}).storage
+    given = {**server.options, "storage.timeout": "1s", "path": "/logs"}
+    storage = WriteOptions.parse(given).storage
     objects = open_objects(RemoteRoot.parse(location).with_options(storage))
     objects.put("metadata", b'{"id":"4711"}')
     with raising() as interrupt:
