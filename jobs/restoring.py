@@ -45,6 +45,7 @@ from kafkalog.streaming.groups.position_topics import is_of_earlier_topic
 from kafkalog.streaming.options.topic_settings import LogConfig
 from kafkalog.streaming.sink.group_writer import GroupWriter
 from kafkalog.streaming.sink.write_options import WriteOptions
+from kafkalog.streaming.spark.versions import repartition_by_number
 from kafkalog.streaming.store.ends.tracker import LogEndTracker
 
 if TYPE_CHECKING:
@@ -398,8 +399,8 @@ def _in_order(rows: DataFrame, plan: TopicPlan) -> DataFrame:
     starts = [start for start, _ in plan.bounds]
     after_start = sf.col("offset") - _by_partition(starts)
     task = _by_partition(firsts) + sf.floor(after_start / _by_partition(sizes))
-    # A task has one partition. By a single number Spark sorts without a look at the rows.
-    return rows.repartitionById(sum(slices), task.cast("int")).sortWithinPartitions("offset")
+    # A task has one partition, mostly. By a single number Spark sorts without a look at the rows.
+    return repartition_by_number(rows, sum(slices), task).sortWithinPartitions("offset")
 
 
 # ----------------------------------------------------------------------------------------------

@@ -245,13 +245,11 @@ def decoded_schema(decoded: tuple[DecodedSide, ...]) -> list[StructField]:
     return [StructField(name, kind) for name, kind in _decoded_columns(decoded).items()]
 
 
-def wanted_types(schema: StructType) -> dict[str, pa.DataType]:
+def wanted_types(schema: StructType) -> dict[str, DataType]:
     """Return the types that a schema of Spark's gives decoded columns, by the columns' names."""
-    from pyspark.sql.pandas.types import to_arrow_type  # noqa: PLC0415 - rows do without
-
     names = {"keydecoded": "keyDecoded", "valuedecoded": "valueDecoded"}
     return {
-        names[field.name.lower()]: to_arrow_type(field.dataType, timezone="UTC")
+        names[field.name.lower()]: field.dataType
         for field in schema.fields
         if field.name.lower() in names
     }

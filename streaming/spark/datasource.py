@@ -14,7 +14,7 @@ from pyspark.sql.datasource import CaseInsensitiveDict, DataSource
 from kafkalog.errors import KafkaLogError
 from kafkalog.files.storage import with_secrets
 from kafkalog.streaming.options.bridge import crosses_border, without_history
-from kafkalog.streaming.spark.versions import HAS_FILTER_PUSHDOWN, warn_of_no_pushdown
+from kafkalog.streaming.spark.versions import HAS_FILTER_PUSHDOWN, arrow_type, warn_of_no_pushdown
 from kafkalog.streaming.spark.worker import freeze_planner, show_warnings, uncollected
 
 if TYPE_CHECKING:
@@ -194,5 +194,6 @@ def _wanted_rows(options: ReadOptions, schema: StructType) -> RowSchema | None:
         from kafkalog.streaming.source.decoded import choose_sides  # noqa: PLC0415
         from kafkalog.streaming.source.schema import wanted_types  # noqa: PLC0415
 
-        return RowSchema.of(schema, choose_sides(options, wanted_types(schema)))
+        wanted = {name: arrow_type(kind) for name, kind in wanted_types(schema).items()}
+        return RowSchema.of(schema, choose_sides(options, wanted))
     return RowSchema.of(schema)

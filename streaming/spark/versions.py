@@ -9,6 +9,9 @@ admission control         4.2            Spark asks ``latestOffset()`` without s
 filter pushdown           4.1            filters do not decide what is read
 stream writers for Arrow  4.1            4.0 hands Arrow to batch writers, and asks of a
                                          stream's writer only whether it is one, too
+``repartitionById``       4.1            4.0 spreads rows by ranges of the number, and a task may
+                                         get several numbers
+``timezone`` of types     4.2            times of Arrow are those of UTC by themselves
 ========================  =============  =====================================================
 
 Each part is looked for, and no version number is compared: vendors' builds have parts of later
@@ -18,6 +21,7 @@ that a reader has one form for all versions.
 
 from __future__ import annotations
 
+import inspect
 import logging
 from typing import TYPE_CHECKING, Final
 
@@ -55,7 +59,10 @@ except ImportError:  # what is never asked for a limit needs no class that does 
     ReadMaxBytes = ReadMaxRows = ReadMinRows = ReadLimit  # type: ignore[misc, assignment]
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import Column, DataFrame
     from pyspark.sql.datasource import DataSourceStreamArrowWriter as StreamArrowWriter
+    from pyspark.sql.types import DataType
 elif hasattr(datasource, "DataSourceStreamArrowWriter"):
     StreamArrowWriter = datasource.DataSourceStreamArrowWriter
 else:
@@ -77,6 +84,8 @@ __all__ = [
     "ReadMinRows",
     "StreamArrowWriter",
     "SupportsTriggerAvailableNow",
+    "arrow_type",
+    "repartition_by_number",
     "spark_line",
     "warn_of_no_lag",
     "warn_of_no_pushdown",
@@ -95,6 +104,22 @@ HAS_FILTER_PUSHDOWN: Final = hasattr(datasource, "Filter")
 def spark_line() -> str:
     """Return the line of Spark that runs, such as ``4.2``: Java libraries are built for one."""
     return ".".join(pyspark.__version__.split(".")[:2])
+
+
+def arrow_type(kind: DataType) -> pa.DataType:
+    """Return the type of Arrow's that has a type of Spark's; times are UTC's."""
+    from pyspark.sql.pandas.types import to_arrow_type  # noqa: PLC0415 - few need it
+
+    if "timezone" in inspect.signature(to_arrow_type).parameters:
+        return to_arrow_type(kind, timezone="UTC")
+    return to_arrow_type(kind)
+
+
+def repartition_by_number(rows: DataFrame, count: int, number: Column) -> DataFrame:
+    """Bring the rows of each number below ``count`` into one task, most tasks having one number."""
+    if hasattr(rows, "repartitionById"):
+        return rows.repartitionById(count, number.cast("int"))
+    return rows.repartitionByRange(count, number)
 
 
 @once_per_process
