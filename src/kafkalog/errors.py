@@ -61,6 +61,7 @@ __all__ = [
     "KafkaLogError",
     "LockTimeoutError",
     "LogDirectoryError",
+    "LostSegmentError",
     "MissingPackageError",
     "NotEnoughReplicasError",
     "OffsetOutOfRangeError",
@@ -179,6 +180,13 @@ class DataLossError(KafkaLogError):
         "Find out why the offsets are gone: retention, a deleted topic, a directory that is "
         "not mounted. To go on without them, set `failOnDataLoss=false`."
     )
+
+
+class LostSegmentError(DataLossError):
+    """A segment of a remote tier is named there, and its log is gone.
+
+    From now on it is left out: who looks again finds the gap that it leaves.
+    """
 
 
 class CorruptRecordError(KafkaLogError):

@@ -9,7 +9,12 @@ import logging
 from itertools import islice
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from kafkalog.errors import DataLossError, KafkaLogError, UnknownTopicOrPartitionError
+from kafkalog.errors import (
+    DataLossError,
+    KafkaLogError,
+    LostSegmentError,
+    UnknownTopicOrPartitionError,
+)
 from kafkalog.files.deferred_signals import pause
 from kafkalog.files.paths import as_path
 from kafkalog.files.storage import TieredRoot
@@ -255,7 +260,8 @@ class LookRetries:
     ) -> _T:
         """Plan, and once more after another look while something is ``lost``.
 
-        The last time ``policy`` decides what a loss is. Until then each is one.
+        The last time ``policy`` decides what a loss is. Until then each is one. What a remote tier
+        has lost is left out then: the next plan finds the gap.
         """
         for _ in range(self._tries - 1):
             try:
@@ -263,7 +269,12 @@ class LookRetries:
             except lost:
                 self._rest()
                 again()
-        return plan(policy)
+        while True:
+            try:
+                return plan(policy)
+            except LostSegmentError:
+                if policy.fails:
+                    raise
 
     def _rest(self) -> None:
         pause(self._interval_s)

@@ -14,7 +14,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from kafkalog.checkpoints.broker import PARTITION_METADATA, read_leader_epochs, read_topic_id
-from kafkalog.errors import DataLossError, KafkaLogError, OffsetOutOfRangeError, OptionError
+from kafkalog.errors import (
+    DataLossError,
+    KafkaLogError,
+    LostSegmentError,
+    OffsetOutOfRangeError,
+    OptionError,
+)
 from kafkalog.files.regular import read_regular
 from kafkalog.files.remote_path import RemoteEntry, RemotePath, RemoteStatus
 from kafkalog.files.remote_store import open_store, read_opened
@@ -42,7 +48,7 @@ from kafkalog.streaming.tiers.remote_segments import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from kafkalog.files.remote_path import OpenObject
     from kafkalog.files.storage import TieredRoot
@@ -142,6 +148,8 @@ class _Seen(NamedTuple):
     view: TierView
     at: float
     local_start: int | None
+    lost: frozenset[str]
+    """The stems of the segments that were left out."""
     basis: object
     """The records and leader epochs that told it; None if a listing did."""
 
@@ -159,6 +167,8 @@ class Tier:
         self._partitions: dict[TopicPartition, TierPartition] = {}
         self._partitions_at = -float("inf")
         self._seen: dict[tuple[TopicPartition, str | None], _Seen] = {}
+        self._lost: frozenset[str] = frozenset()
+        """The stems of the segments whose logs are gone, though the tier names them."""
         self._using = system.lock()
 
     @property
@@ -173,9 +183,26 @@ class Tier:
         return self._layout
 
     def forget(self) -> None:
-        """Have the next look ask the store again."""
+        """Have the next look ask the store again, also for what was lost."""
+        self._lost = frozenset()
+        self.expire()
+
+    def expire(self) -> None:
+        """Have the next look ask the store again for what there is."""
         self._metadata_at = self._partitions_at = -float("inf")
         self._seen = {key: seen._replace(at=-float("inf")) for key, seen in self._seen.items()}
+
+    def leave_out(self, segment: TierSegment, others: Iterable[Piece]) -> None:
+        """Take a segment whose log is gone for lost, until the store is asked again.
+
+        A listing tells which ``others`` of its partition are lost, too.
+        """
+        folder = f"{segment.folder}/"
+        there = {folder + each.name for each in self.store.list_folder(segment.folder) if each.size}
+        keys = {each.segment.stem: self.layout.key(each.segment, LOG) for each in others}
+        gone = {stem for stem, key in keys.items() if key.startswith(folder) and key not in there}
+        self._lost |= {segment.stem} | gone
+        self.expire()
 
     def _is_due(self, at: float) -> bool:
         return system.monotonic() - at > self._place.options.list_interval_ms / 1000
@@ -219,7 +246,7 @@ class Tier:
             if seen is None or seen.local_start != local_start or self._is_due(seen.at):
                 self._refresh_records(at_once=seen is not None and seen.local_start != local_start)
                 view, basis = self._look(key, topic_id, lineage(), seen, local_start)
-                seen = _Seen(view, system.monotonic(), local_start, basis)
+                seen = _Seen(view, system.monotonic(), local_start, self._lost, basis)
                 self._seen[key, topic_id] = seen
             return seen.view
 
@@ -232,16 +259,16 @@ class Tier:
         local_start: int | None,
     ) -> tuple[TierView, object]:
         """Return what the tier has; the very same value as before where nothing has changed."""
-        basis = self._metadata.replay, self._metadata.replay.count, lineage
+        basis = self._metadata.replay, self._metadata.replay.count, lineage, self._lost
         if seen is not None and seen.basis == basis:
             return seen.view, basis
         topic_id, segments = self.segments(key, topic_id, local_start)
-        pieces = choose_segments(segments, lineage)
         by_records = bool(segments) and segments[0].end_offset is not None
         told = basis if by_records and segments[0].folder else None
-        if seen is not None and tuple(pieces) == seen.view.pieces:
+        pieces = choose_segments(segments, lineage)
+        if seen is not None and (tuple(pieces), self._lost) == (seen.view.pieces, seen.lost):
             return seen.view, told
-        return _view(topic_id, pieces), told
+        return _view(topic_id, pieces, self._lost), told
 
     def _refresh_records(self, *, at_once: bool = False) -> None:
         if self.log_dirs and (at_once or self._is_due(self._metadata_at)):
@@ -291,15 +318,17 @@ class Tier:
         return self.layout.partition(key, topic_id)
 
 
-def _view(topic_id: str | None, pieces: list[Piece]) -> TierView:
+def _view(topic_id: str | None, pieces: list[Piece], lost: frozenset[str]) -> TierView:
     names: dict[str, tuple[TierSegment, str]] = {}
     for segment, _, end in pieces:
+        if segment.stem in lost:
+            continue
         for suffix in _SHOWN:
             if suffix in segment.suffixes:
                 names[file_name(segment.start_offset, suffix)] = segment, suffix
         if end is not None and end == segment.end_offset and SNAPSHOT in segment.suffixes:
             names[file_name(end, SNAPSHOT)] = segment, SNAPSHOT
-    digest = hashlib.blake2b(repr(pieces).encode(), digest_size=7).digest()
+    digest = hashlib.blake2b(repr((pieces, sorted(lost))).encode(), digest_size=7).digest()
     end = pieces[-1].end if pieces else 0
     return TierView(topic_id, tuple(pieces), names, end, int.from_bytes(digest, "big"))
 
@@ -479,7 +508,13 @@ class TieredStore:
         """Return the offsets that neither the tier nor the log directory has."""
         view, start = self._below(folder)
         pieces = [p for p in view.pieces if start is None or p.start < start]
-        return gaps_between(pieces, start)
+        lost = (
+            (piece.start, end)
+            for piece in pieces
+            if file_name(piece.base_offset, LOG) not in view.names
+            and (end := start if piece.end is None else piece.end) is not None
+        )
+        return sorted([*gaps_between(pieces, start), *lost])
 
     def max_timestamp(self, key: str) -> int | None:
         """Return the largest timestamp of a segment of the tier; None of a local one."""
@@ -591,7 +626,7 @@ class TieredStore:
         Raises:
             FileNotFoundError: there is none.
             LogDirectoryError: the store fails.
-            DataLossError: the log is gone, and the broker's records, or its indexes, still name it.
+            LostSegmentError: the log is gone, and the broker's records, or its indexes, name it.
         """
         found = self._find(key)
         if found is None:
@@ -630,7 +665,7 @@ class TieredStore:
 
         Raises:
             OffsetOutOfRangeError: the segment was deleted from the tier since it was opened.
-            DataLossError: the object is gone, and the broker's records still name it.
+            LostSegmentError: the object is gone, and the broker's records still name it.
             LogDirectoryError: the store fails.
         """
         try:
@@ -643,11 +678,13 @@ class TieredStore:
         name = self.uri_of(key)
         folder = key.rpartition("/")[0]
         self._carried.pop(key.rpartition(".")[0], None)
-        self.tier.forget()
+        self.tier.expire()
         self._views.pop(folder, None)
         found = self._find(key)
         if found is not None:
-            return DataLossError(
+            self.tier.leave_out(found[0], self._below(folder)[0].pieces)
+            self._views.pop(folder, None)
+            return LostSegmentError(
                 f"{name} is not there, and the records of its broker, or other files of the "
                 f"segment, say that it is: {error}; "
                 "check remote.path and remote.layout, and whether the store deletes by itself"

@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kafkalog.checkpoints.broker import LOG_START_OFFSET, read_leader_epochs
 from kafkalog.errors import KafkaLogError
+from kafkalog.files.remote_path import RemotePath
 from kafkalog.files.system import once_per_process
 from kafkalog.files.watch import stamp_of, watchable
 
@@ -40,7 +41,14 @@ if TYPE_CHECKING:
     from kafkalog.streaming.log.log_dir import PartitionDirectory
     from kafkalog.streaming.log.partition_log import PartitionLog
 
-__all__ = ["LogStart", "TieredStarts", "has_remote_indexes", "offset_of_time", "say_expired"]
+__all__ = [
+    "LogStart",
+    "TieredStarts",
+    "has_remote_indexes",
+    "offset_of_time",
+    "say_expired",
+    "start_of_gap",
+]
 
 _LOGGER = logging.getLogger("kafkalog.source")
 
@@ -53,7 +61,7 @@ class LogStart(NamedTuple):
     offset: int
     here: int
     has_tier: bool = False
-    """Whether a remote tier was looked into, too: then it has nothing of the log."""
+    """Whether a remote tier was looked into, too: it has not what lies between the two."""
 
     @property
     def is_tiered(self) -> bool:
@@ -65,7 +73,7 @@ class LogStart(NamedTuple):
         if self.has_tier:
             return (
                 f"offsets [{self.offset}, {self.here}) are neither in the log directory nor in the "
-                "remote tier, which has nothing of this log: check remote.path, and remote.layout"
+                "remote tier: check remote.path and remote.layout, and what the store deletes"
             )
         return (
             f"offsets [{self.offset}, {self.here}) are not in the log directory: a broker has "
@@ -146,7 +154,8 @@ def offset_of_time(log: PartitionLog, start: int, time_ms: int, limit: int) -> i
     """Return the offset of the first record of a time or a later one; None if there is none.
 
     ``start`` is where the whole log starts. If that lies in a remote tier, and the record that is
-    found is the first one here, ``start`` is returned: there may be an earlier one in the tier.
+    found is the first one here, ``start`` is returned: there may be an earlier one in the tier. If
+    it comes behind offsets that the tier has lost, the first of those is.
 
     Args:
         log: what is here.
@@ -162,4 +171,12 @@ def offset_of_time(log: PartitionLog, start: int, time_ms: int, limit: int) -> i
         first = log.offset_for_timestamp(-1, end_offset=limit)
         if first is not None and first.offset == at:
             return start
-    return at
+    return start_of_gap(log.directory, at)  # what is lost may have had an earlier record
+
+
+def start_of_gap(folder: Path, offset: int) -> int:
+    """Return where the offsets begin that a tier has lost just below one; itself without such."""
+    for start, end in reversed(folder.gaps() if isinstance(folder, RemotePath) else []):
+        if end == offset:
+            offset = start
+    return offset

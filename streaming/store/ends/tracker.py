@@ -61,7 +61,7 @@ from kafkalog.streaming.store.ends.rule import (
     said_start,
     unverified_from,
 )
-from kafkalog.streaming.store.ends.tiered import LogStart, say_expired
+from kafkalog.streaming.store.ends.tiered import LogStart, say_expired, start_of_gap
 from kafkalog.streaming.store.ends.tracked_log import TrackedLogs
 from kafkalog.streaming.store.file_systems import is_shared
 from kafkalog.streaming.store.log_dirs import LogDirs
@@ -641,9 +641,10 @@ class LogEndTracker:
         in_tier = folder.is_in_tier() if isinstance(folder, RemotePath) else None
         start = self._marks.start_of_log(log.where, log.topic_id, first)
         if in_tier:
-            if start < first:
-                say_expired(str(folder), start, first)
-            return LogStart(first, first)
+            begin = start_of_gap(folder, first)
+            if start < begin:
+                say_expired(str(folder), start, begin)
+            return LogStart(begin, first, has_tier=True)
         return LogStart(start, first, has_tier=in_tier is not None)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 import pytest
@@ -109,6 +110,28 @@ def test_an_object_that_is_gone_is_named(log: Path, tier: KafkaTier) -> None:
     gone.unlink()
     with pytest.raises(DataLossError, match=gone.name):
         values(log, tier)
+
+
+@pytest.mark.parametrize("says", [True, False])
+@pytest.mark.parametrize("lost", [(10,), (0,), (0, 20), (0, 10, 20)])
+def test_what_a_tier_has_lost_is_left_out_where_a_loss_does_not_fail(
+    log: Path, tier: KafkaTier, says: bool, lost: tuple[int, ...], caplog: pytest.LogCaptureFixture
+) -> None:
+    tier.move(log / "t-0", [0, 10, 20, 30], says=says)
+    write_metadata(log, tier.records)
+    for start in lost:
+        (gone,) = tier.folder.glob(f"{start:020d}-*.log")
+        gone.unlink()
+    left = [offset for offset in range(40) if offset // 10 * 10 not in lost]
+    bounds = {"startingOffsets": '{"t":{"0":5}}', "endingOffsets": '{"t":{"0":25}}'}
+    for options in ({}, bounds, {"startingTimestamp": "13000"}):
+        first, last = {0: (0, 40), 1: (13, 40), 2: (5, 25)}[len(options)]
+        wanted = [offset for offset in left if first <= offset < last]
+        assert values(log, tier, failOnDataLoss="false", **options) == wanted
+        is_loss = any(first < start + 10 and start < last for start in lost)
+        with pytest.raises(DataLossError) if is_loss else nullcontext():
+            values(log, tier, **options)
+    assert f"[{lost[0]}, " in caplog.text
 
 
 @pytest.mark.parametrize("says", [True, False])
