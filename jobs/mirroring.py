@@ -34,6 +34,7 @@ from kafkalog.jobs.pipelines.copied_logs import (
     SourceLogs,
     copied_batch,
     first_cut,
+    path_for_sink,
     paths_of_target,
     put_checkpoint_aside,
     state_of_target,
@@ -246,9 +247,8 @@ class Mirror:
             return None
         into = {topic: topic for topic in topics}
         begins = {key: there[key] for key in ends if key in there}
-        # what a tier holds, the sink cannot look at
-        has_tier = any(name.lower() == "remote.path" for name in self.options)
-        source = "" if has_tier else self.source
+        # in a store the query's tasks see whether what was planned is still there
+        source = path_for_sink(self.source, self.options, in_stores=False)
         copied = copied_batch(_READER, source, into, planned, held, noted=noted, begins=begins)
         return PlannedCopy(ranges, first, copied)
 

@@ -25,7 +25,7 @@ import typer
 
 from kafkalog.errors import OptionError
 from kafkalog.files.paths import refuse_among_logs
-from kafkalog.jobs.pipelines.copied_logs import copied_batch
+from kafkalog.jobs.pipelines.copied_logs import copied_batch, path_for_sink
 from kafkalog.jobs.pipelines.replay_checkpoint import Piece, ReplayCheckpoint
 from kafkalog.jobs.pipelines.replaying import (
     NO_OFFSETS,
@@ -219,7 +219,8 @@ def piece_left(
     if left.start == left.end:
         return None
     reader, names = reader_of(reached.id), into.names
-    copied = copied_batch(reader, replay.log, names, planned, held, expires=True)
+    path = path_for_sink(replay.log, replay.options, in_stores=True)
+    copied = copied_batch(reader, path, names, planned, held, expires=True)
     return PieceLeft(left, copied)
 
 

@@ -32,7 +32,6 @@ from kafkalog.files.storage import RemoteRoot
 from kafkalog.files.system import remembered, system
 from kafkalog.streaming.admin.retention import retain_if_due
 from kafkalog.streaming.commit.committer import Committer, Outcome
-from kafkalog.streaming.commit.preserved_offsets import CopiedBatch
 from kafkalog.streaming.commit.versions import with_digests
 from kafkalog.streaming.groups.assignors import assign_partitions
 from kafkalog.streaming.lookup.block_cache import CacheStats, block_cache
@@ -328,7 +327,7 @@ def _commit(
         condition, attached_records = attach()
         conditions.append(condition)
     options = plan.options
-    copied = None if options.copied_from is None else CopiedBatch.from_json(options.copied_from)
+    copied = options.copied
     ends = copied.ends if copied is not None and options.preserve_ends else None
     if plan.bucket is not None:
         from kafkalog.streaming.commit.bucket_commit import commit_batch  # noqa: PLC0415

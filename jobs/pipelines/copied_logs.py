@@ -53,6 +53,7 @@ __all__ = [
     "SourceLogs",
     "copied_batch",
     "first_cut",
+    "path_for_sink",
     "paths_of_target",
     "put_checkpoint_aside",
     "state_of_target",
@@ -221,7 +222,7 @@ def copied_batch(
 
     Args:
         reader: the name of the job.
-        path: the log directories that are read.
+        path: what is read, if the sink is to look at it before it commits.
         into: by the names of topics in the source, those of the topics they go to.
         batch: what is copied.
         held: what the target holds, as far as the batch continues it.
@@ -240,8 +241,19 @@ def copied_batch(
         CopiedTopic(topic, into[topic], after.set_id, after.topics[topic].topic_id, parts)
         for topic, parts in topics.items()
     )
-    is_local = all("://" not in each for each in path.split(","))
-    return CopiedBatch(reader, every, path if is_local else "", expires)
+    return CopiedBatch(reader, every, path, expires)
+
+
+def path_for_sink(path: str, options: Mapping[str, str], *, in_stores: bool) -> str:
+    """Return what the sink is to look at before it commits; nothing where a tier is read too.
+
+    Args:
+        path: the log directories that are read.
+        options: of the source.
+        in_stores: whether it is to look at logs in object stores.
+    """
+    has_tier = any(name.lower() == "remote.path" for name in options)
+    return "" if has_tier or ("://" in path and not in_stores) else path
 
 
 def _position(topic: HeldTopic, partition: int) -> SourcePosition:

@@ -33,6 +33,7 @@ from kafkalog.jobs.pipelines.continuation import (
 from kafkalog.jobs.pipelines.copied_logs import (
     SourceLogs,
     copied_batch,
+    path_for_sink,
     state_of_target,
     topics_of_target,
     without_held_rows,
@@ -242,7 +243,9 @@ class CountedIngest:
             return
         given = self._given
         into = dict.fromkeys({key.topic for key in ends}, given.topic)
-        path = given.source.place if given.source.format == "kafkalog" else ""
+        path, options = given.source.place, given.source.options
+        is_log = given.source.format == "kafkalog"
+        path = path_for_sink(path, options, in_stores=False) if is_log else ""
         copied = copied_batch(self._reader, path, into, batch, held)
         self._append(rows, batch, first, copied.to_json())
 

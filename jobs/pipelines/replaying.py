@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
@@ -31,7 +31,12 @@ from kafkalog.errors import DataLossError, KafkaLogError, OptionError
 from kafkalog.files.paths import folder_in_both
 from kafkalog.files.system import system
 from kafkalog.jobs.pipelines.continuation import WaysOn, first_offsets
-from kafkalog.jobs.pipelines.copied_logs import SourceLogs, state_of_target, topics_of_target
+from kafkalog.jobs.pipelines.copied_logs import (
+    SourceLogs,
+    state_of_target,
+    storage_options,
+    topics_of_target,
+)
 from kafkalog.jobs.pipelines.inputs import read_brokers, require_answer, with_header_lists
 from kafkalog.jobs.pipelines.restore_plan import NO_END, Until
 from kafkalog.jobs.process.running import json_line
@@ -581,10 +586,22 @@ class _Log:
         seen = Observation()
         named = with_header_lists(_named(rows, self.name)).drop("offset")
         counted = named.observe(seen, sf.count("*").alias("n"))
-        kept = {} if copied is None else {"copiedFrom": copied.to_json()}
+        kept = {} if copied is None else self._keeping(copied)
         writer = counted.write.format("kafkalog").mode("append")
-        writer.options(**self.options, **kept).save(",".join(self.paths))
+        writer.options(**{**kept, **self.options}).save(",".join(self.paths))
         return int(seen.get["n"])
+
+    def _keeping(self, copied: CopiedBatch) -> dict[str, str]:
+        """Return the options that let the sink keep what a batch copies, and look at its source.
+
+        It reaches stores in one way: if the source's is reached in another, it does not look there.
+        """
+        reached = storage_options(self.replay.options)
+        if bucket_of(self.paths) is None:
+            return {**reached, "copiedFrom": copied.to_json()}
+        if "://" in copied.path and storage_options(self.options) != reached:
+            copied = replace(copied, path="")
+        return {"copiedFrom": copied.to_json()}
 
 
 def reader_of(replay_id: str) -> str:

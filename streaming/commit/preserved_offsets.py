@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 from kafkalog.checkpoints.commit_state import SourcePosition, TopicOrigin, TopicState
 from kafkalog.errors import CommitError, OptionError, RowError, UnknownTopicOrPartitionError
+from kafkalog.files.storage import RemoteRoot
 from kafkalog.model import (
     MAX_OFFSET,
     NO_EPOCH,
@@ -272,15 +273,16 @@ class CopiedTopic:
 class CopiedBatch:
     """What a batch copies. ``reader`` names the job: one target may be the copy of several.
 
-    ``path`` names the log directories that it reads, if they are mounted here: before the commit
-    they must still hold what was planned. ``expires``: the job is forgotten when it is silent for
-    90 days.
+    ``path`` names the logs that it reads, if they are to be looked at: before the commit they must
+    still hold what was planned. ``storage`` says how a store is reached, as its options do.
+    ``expires``: the job is forgotten when it is silent for 90 days.
     """
 
     reader: str
     topics: tuple[CopiedTopic, ...]
     path: str = ""
     expires: bool = False
+    storage: Mapping[str, object] = field(default_factory=dict, repr=False)
 
     def to_json(self) -> str:
         """Return the text of the sink's option ``copiedFrom``."""
@@ -304,7 +306,7 @@ class CopiedBatch:
         return json.dumps({**whole, "topics": topics})
 
     @classmethod
-    def from_json(cls, text: str) -> Self:
+    def from_json(cls, text: str, storage: Mapping[str, object]) -> Self:
         """Read the option.
 
         Raises:
@@ -325,7 +327,7 @@ class CopiedBatch:
                 copied = CopiedTopic(topic, each["into"], each["set"], each["id"], partitions)
                 topics.append(copied)
             reader, path = str(given["reader"]), str(given["path"])
-            return cls(reader, tuple(topics), path, bool(given["expires"]))
+            return cls(reader, tuple(topics), path, bool(given["expires"]), storage)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise OptionError(
                 f"option 'copiedFrom' does not say what is copied: {error!r}"
@@ -373,7 +375,11 @@ class CopiedBatch:
         from kafkalog.streaming.store.ends.tracker import LogEndTracker  # noqa: PLC0415
 
         topics = {each.topic for each in self.topics}
-        watch = LogEndTracker(READABLE_PATHS.read(self.path), lambda key: key.topic in topics)
+        paths = [
+            path.with_options(self.storage) if isinstance(path, RemoteRoot) else path
+            for path in READABLE_PATHS.read(self.path)
+        ]
+        watch = LogEndTracker(paths, lambda key: key.topic in topics)
         watch.look()
         ids = watch.topic_ids()
         for each in self.topics:

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kafkalog.checkpoints.bucket_state import BucketState
+    from kafkalog.streaming.commit.preserved_offsets import CopiedBatch
     from kafkalog.streaming.groups.planned_commit import Planned
     from kafkalog.streaming.objects.bucket_store import BucketRoot
     from kafkalog.streaming.store.topics import Topic
@@ -497,6 +498,16 @@ class WriteOptions(ReplicaOptions):
             if known.name in LOG_CONFIG_NAMES
         }
         return {name: value for name, value in values.items() if value is not None}
+
+    @property
+    def copied(self) -> CopiedBatch | None:
+        """What a batch copies, and of what it is to be a copy."""
+        if self.copied_from is None:
+            return None
+        # not at import: only a copy has it
+        from kafkalog.streaming.commit.preserved_offsets import CopiedBatch  # noqa: PLC0415
+
+        return CopiedBatch.from_json(self.copied_from, self.storage)
 
 
 _WHY: Final = {

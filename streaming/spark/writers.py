@@ -272,13 +272,12 @@ class LogBatchWriter(DataSourceArrowWriter):
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Publish the rows."""
         from kafkalog.streaming.commit.committer import Committer  # noqa: PLC0415
-        from kafkalog.streaming.commit.preserved_offsets import CopiedBatch  # noqa: PLC0415
         from kafkalog.streaming.commit.versions import with_digests  # noqa: PLC0415
 
         show_warnings()
         outputs, given = _outputs(messages), self._plan.options
         identity = with_digests(self._identity, outputs, given.topic)
-        copied = None if given.copied_from is None else CopiedBatch.from_json(given.copied_from)
+        copied = given.copied
         ends = copied.ends if copied is not None and given.preserve_ends else None
         if self._plan.bucket is not None:
             _commit_in_bucket(self._plan, identity, outputs, ends=ends, copied=copied)

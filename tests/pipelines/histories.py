@@ -69,11 +69,12 @@ class History:
         name: str,
         kind: str,
         target: Callable[[Path, random.Random], Target] | None = None,
+        source: type[Source] = Source,
     ) -> None:
         self._chance = chance = random.Random(f"{name}/{kind}")
         make = target or KINDS[kind]
         odd = {name: getattr(make, name, False) for name in ("has_tombstones", "is_before_1970")}
-        self.source = Source(folder, chance, **odd)
+        self.source = source(folder, chance, **odd)
         self.target: Target = make(folder, chance)
         self.told: list[str] = []
         self._is_disturbed = False
@@ -165,7 +166,8 @@ class History:
         error: Exception | None = None
         given = {"options": {"failOnDataLoss": "false"}} if leaves_out else {}
         try:
-            target.run(source, steps or self._steps(is_whole=is_whole), way, **given)
+            with source.process():
+                target.run(source, steps or self._steps(is_whole=is_whole), way, **given)
         except (KilledError, KafkaLogError) as caught:
             error = caught
         if self._is_disturbed:
@@ -237,7 +239,8 @@ class History:
         self._is_disturbed = True
         self.told.append("another job runs meanwhile")
         try:
-            self.target.run(self.source, lambda _: None)
+            with self.source.process():
+                self.target.run(self.source, lambda _: None)
         except KafkaLogError as error:
             self.told.append(f"it is refused: {error}")
 

@@ -8,26 +8,42 @@ from __future__ import annotations
 
 import shutil
 import time
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import pyarrow as pa
 from tests.support.copying import cut
 
 import kafkalog
+from kafkalog.checkpoints.broker import read_topic_id
 from kafkalog.errors import UnknownTopicOrPartitionError
+from kafkalog.files.objects import FolderObjects
+from kafkalog.files.system import system
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.admin.compaction import Wanted, compact
 from kafkalog.streaming.admin.retention import delete_records
 from kafkalog.streaming.admin.topics import alter, delete
+from kafkalog.streaming.options.read_options import ReadOptions
 from kafkalog.streaming.store.ends.tracker import LogEndTracker
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
+    from collections.abc import Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
-__all__ = ["TOPIC", "Line", "Rows", "Source", "bounds", "rows_in", "value_of"]
+__all__ = [
+    "TOPIC",
+    "InBucket",
+    "Line",
+    "Rows",
+    "Source",
+    "bounds",
+    "objects_of",
+    "rows_in",
+    "value_of",
+]
 
 TOPIC: Final = "t"
 STAMPS: Final = 1_000_000
@@ -86,6 +102,8 @@ class Line:
 class Source:
     """A topic of two partitions or more, in a log directory of its own."""
 
+    settings: ClassVar[Mapping[str, Any]] = _SETTINGS
+
     def __init__(
         self,
         folder: Path,
@@ -94,7 +112,8 @@ class Source:
         has_tombstones: bool = False,
         is_before_1970: bool = False,
     ) -> None:
-        self.path = folder / "source"
+        self.folder = folder / "source"
+        self.path: Path | str = self.place_of(self.folder)
         self._chance = chance
         self._has_tombstones = has_tombstones
         began_ms = -1000 * STAMPS if is_before_1970 else time.time_ns() // 1_000_000
@@ -105,6 +124,17 @@ class Source:
         self.line = Line()
         self._kept: tuple[Path, Line] | None = None
         self.append(3)
+
+    def place_of(self, folder: Path) -> Path | str:
+        """Return how readers and writers name the log."""
+        return folder
+
+    def process(self) -> AbstractContextManager[None]:
+        """Let what is done be done by a process of its own, where it matters."""
+        return nullcontext()
+
+    def topic_id(self) -> str | None:
+        return read_topic_id(self.folder / f"{TOPIC}-0")
 
     def append(self, batches: int | None = None) -> None:
         """Append small batches, whose values are found nowhere else."""
@@ -130,13 +160,15 @@ class Source:
                 "timestamp": pa.array(stamps, pa.timestamp("ms", "UTC")),
             }
         )
-        outcome = kafkalog.append(self.path, TOPIC, table, options=_SETTINGS)
+        with self.process():
+            outcome = kafkalog.append(self.path, TOPIC, table, options=self.settings)
         end = outcome.end_offsets[TopicPartition(TOPIC, partition)]
         line = self.line.rows[partition]
         line.update(zip(range(end - count, end), values, strict=True))
 
     def recreate(self) -> None:
-        delete([str(self.path)], TOPIC)
+        with self.process():
+            delete([str(self.path)], TOPIC)
         self.line = Line(self.line.number + 1)
         self.append(self._chance.choice((1, 4, 12)))
 
@@ -146,7 +178,7 @@ class Source:
         offsets = sorted(self.rows().get(partition, ()))
         if not offsets:
             return
-        cut(self.path, self._chance.choice(offsets), partition)
+        cut(self.folder, self._chance.choice(offsets), partition)
         _, end = bounds(self.path)[partition]
         line = self.line.rows[partition]
         self.line.rows[partition] = {offset: v for offset, v in line.items() if offset < end}
@@ -154,9 +186,9 @@ class Source:
 
     def keep(self) -> None:
         """Make a backup."""
-        place = self.path.with_name(f"source.{self._written}")
+        place = self.folder.with_name(f"source.{self._written}")
         shutil.rmtree(place, ignore_errors=True)
-        shutil.copytree(self.path, place)
+        shutil.copytree(self.folder, place)
         self._kept = place, self.line.copied()
 
     def put_back(self) -> None:
@@ -164,36 +196,79 @@ class Source:
         if self._kept is None:
             return self.keep()
         place, line = self._kept
-        shutil.rmtree(self.path)
-        shutil.copytree(place, self.path)
+        shutil.rmtree(self.folder)
+        shutil.copytree(place, self.folder)
         self.line = line.copied()
         self.append(self._chance.choice((0, 1, 5)))
         return None
 
     def compact(self) -> None:
-        compact([str(self.path)], Wanted(topic=TOPIC))
+        with self.process():
+            compact([str(self.path)], Wanted(topic=TOPIC))
 
     def retain(self) -> None:
         """Delete the oldest rows of a partition."""
         partition = self._chance.choice(sorted(self.line.rows))
         start, end = bounds(self.path)[partition]
         offset = self._chance.randint(start, end)
-        delete_records([str(self.path)], {TopicPartition(TOPIC, partition): offset})
+        with self.process():
+            delete_records([str(self.path)], {TopicPartition(TOPIC, partition): offset})
 
     def add_partition(self) -> None:
         count = len(self.line.rows)
         if count < 4:
-            alter([str(self.path)], TOPIC, partitions=count + 1)
+            with self.process():
+                alter([str(self.path)], TOPIC, partitions=count + 1)
             self.line.rows[count] = {}
 
     def rows(self) -> Rows:
-        return rows_in(self.path)
+        with self.process():
+            return rows_in(self.path)
 
 
-def rows_in(path: Path, topic: str = TOPIC) -> Rows:
-    """Give what readers see in a log directory; nothing where it, or the topic, is not there."""
+@contextmanager
+def _other_process() -> Iterator[None]:
+    before, system.memory = system.memory, {}
+    try:
+        yield
+    finally:
+        system.memory = before
+
+
+class InBucket(Source):
+    """The same in a bucket, whose objects lie in a folder. No log is cut there but with it."""
+
+    settings: ClassVar = {k: v for k, v in _SETTINGS.items() if k != "flush"}
+
+    def place_of(self, folder: Path) -> str:
+        return f"s3a://bucket{folder}"
+
+    def process(self) -> AbstractContextManager[None]:
+        return _other_process()
+
+    def topic_id(self) -> str | None:
+        with self.process():
+            watch = LogEndTracker(_places(self.path), lambda key: key.topic == TOPIC)
+            watch.look()
+            return watch.topic_ids().get(TopicPartition(TOPIC, 0))
+
+    def cut(self) -> None:
+        self.put_back()
+
+
+def objects_of(place: object) -> FolderObjects:
+    """Open the folder that a bucket of :class:`InBucket` is."""
+    return FolderObjects(Path(f"/{str(place).partition('://')[2].partition('/')[2]}"))
+
+
+def _places(path: Path | str) -> tuple[str, ...]:
+    return ReadOptions.parse({"path": str(path), "subscribe": TOPIC}).paths
+
+
+def rows_in(path: Path | str, topic: str = TOPIC) -> Rows:
+    """Give what readers see in a log; nothing where it, or the topic, is not there."""
     found: Rows = {}
-    if not path.is_dir():
+    if isinstance(path, Path) and not path.is_dir():
         return found
     try:
         columns = ["partition", "offset", "timestamp", "value"]
@@ -214,10 +289,11 @@ def value_of(row: Mapping[str, Any]) -> str:
     return f"x{round(row['timestamp'].timestamp() * 1000) % STAMPS}"
 
 
-def bounds(path: Path, topic: str = TOPIC) -> dict[int, tuple[int, int]]:
+def bounds(path: Path | str, topic: str = TOPIC) -> dict[int, tuple[int, int]]:
     """Give where the partitions of a topic start and end, for readers."""
-    if not path.is_dir():
+    if isinstance(path, Path) and not path.is_dir():
         return {}
-    watch = LogEndTracker([str(path)], lambda key: key.topic == topic)
-    ends = watch.look().offsets
-    return {key.partition: (watch.log_start(key), end) for key, end in ends.items()}
+    with nullcontext() if isinstance(path, Path) else _other_process():
+        watch = LogEndTracker(_places(path), lambda key: key.topic == topic)
+        ends = watch.look().offsets
+        return {key.partition: (watch.log_start(key), end) for key, end in ends.items()}

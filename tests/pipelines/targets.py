@@ -14,7 +14,6 @@ from tests.pipelines.sources import TOPIC, Line, Rows, bounds, rows_in
 from tests.support.copying import cut, run_mirror, run_replay
 
 import kafkalog
-from kafkalog.checkpoints.broker import read_topic_id
 from kafkalog.checkpoints.query_checkpoint import last_batch
 from kafkalog.errors import UnknownTopicOrPartitionError
 from kafkalog.jobs.mirroring import Mirror
@@ -450,7 +449,7 @@ class Replayed(Target):
 
     def reasons(self, source: Source) -> list[str]:
         topic_id = self._read_checkpoint().get("ids", {}).get(TOPIC, "")
-        is_other = topic_id not in {"", read_topic_id(source.path / f"{TOPIC}-0")}
+        is_other = topic_id not in {"", source.topic_id()}
         found = super().reasons(source) + ["a checkpoint of another topic"] * is_other
         ends = self.ends()
         return found + ["fewer partitions"] * (0 < len(ends) < len(bounds(source.path)))

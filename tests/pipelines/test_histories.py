@@ -10,12 +10,14 @@ from tests.pipelines.archives import RESTORE, Archived, InFiles, WithNewest
 from tests.pipelines.guards import GUARDS
 from tests.pipelines.histories import KINDS, History, KilledError
 from tests.pipelines.sinks import Streamed
-from tests.pipelines.sources import TOPIC, Source, bounds
+from tests.pipelines.sources import TOPIC, InBucket, Source, bounds, objects_of
+from tests.support.bucket_model import without_rests
 from tests.support.copying import cut
 
 from kafkalog.errors import DataLossError, TargetMismatchError
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.admin.retention import delete_records
+from kafkalog.streaming.objects import bucket_store
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,6 +32,23 @@ def test_a_target_has_what_its_source_held_whatever_is_set_back(
 ) -> None:
     kind = [*KINDS][number % len(KINDS)]
     History(tmp_path, f"pipelines/{number}", kind).run()
+
+
+@pytest.mark.parametrize("number", range(len(KINDS)))
+def test_so_it_has_where_the_source_lies_in_a_bucket(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    without_rests(monkeypatch)
+    monkeypatch.setattr(bucket_store, "open_objects", objects_of)
+    History(tmp_path, f"bucket/{number}", [*KINDS][number], source=InBucket).run()
+
+
+def test_a_replay_mixes_no_rows_of_a_topic_in_a_bucket_that_is_made_again_under_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_rests(monkeypatch)
+    monkeypatch.setattr(bucket_store, "open_objects", objects_of)
+    History(tmp_path, "amid/2", "replay", source=InBucket).run(amid=("piece decided", "recreate"))
 
 
 @pytest.mark.parametrize("what", GUARDS)
