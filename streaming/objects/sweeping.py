@@ -35,7 +35,7 @@ from kafkalog.files.system import system
 from kafkalog.streaming.objects.bucket_log import Proposal, readable_checkpoints
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
     from kafkalog.checkpoints.bucket_state import BucketState
     from kafkalog.files.objects import ObjectEntry, Objects
@@ -78,8 +78,7 @@ def clean_commits(
     if target > highest:
         _create_floor(objects, folder, target)
         highest = target
-    below = objects.list_after(f"{folder}/commits")
-    names = [f"{folder}/commits/{entry.name}" for entry in _below(below, highest)]
+    names = [f"{folder}/commits/{entry.name}" for entry in _commits_below(log, highest)]
     if len(kept) == _CHECKPOINTS_KEPT:
         for entry in objects.list_after(f"{folder}/checkpoints"):
             number = number_of_checkpoint(entry.name)
@@ -147,12 +146,30 @@ def _unnamed(log: BucketLog) -> Iterator[ObjectEntry]:
                 yield entry._replace(name=f"{folder}/{entry.name}")
 
 
-def _below(entries: Iterable[ObjectEntry], floor: int) -> list[ObjectEntry]:
-    return [e for e in entries if (number := number_of_commit(e.name)) and number < floor]
+def _commits_below(log: BucketLog, floor: int) -> Iterator[ObjectEntry]:
+    for entry in _commits_after(log, 0):
+        number = number_of_commit(entry.name) or 0
+        if number >= floor:
+            break
+        if number:
+            yield entry
+
+
+def _commits_after(log: BucketLog, number: int) -> Iterator[ObjectEntry]:
+    """Yield what lies among commits, by pages: those of a week are many."""
+    last = f"{number:020}"
+    while listed := log.objects.list_after(f"{log.folder}/commits", last, limit=_AT_A_TIME):
+        yield from listed
+        if len(listed) < _AT_A_TIME:
+            break
+        last = listed[-1].name
 
 
 def _highest_floor(objects: Objects, folder: str) -> int:
-    listed = objects.list_after(f"{folder}/floors")
+    """Return the highest floor; the commits that are there tell below which to look for none."""
+    first = objects.list_after(f"{folder}/commits", limit=1)
+    number = number_of_commit(first[0].name) if first else None
+    listed = objects.list_after(f"{folder}/floors", f"{max(number or 0, 1) - 1:020}")
     return max((number_of_commit(entry.name) or 0 for entry in listed), default=0)
 
 
@@ -165,15 +182,10 @@ def first_young(log: BucketLog, keep_ms: int, after: int = 0) -> int:
     now_ns = next((entry.modified_ns for entry in listed if entry.name == clock), 0)
     left = {entry.name for entry in listed if entry.modified_ns < now_ns - _DAY_NS}  # of the killed
     objects.delete([f"{folder}/clock/{name}" for name in {clock, *left}])
-    last = f"{after:020}"
-    while listed := objects.list_after(f"{folder}/commits", last, limit=_AT_A_TIME):
-        for entry in listed:
-            number = number_of_commit(entry.name)
-            if number is not None and entry.modified_ns > now_ns - keep_ms * 1_000_000:
-                return number
-        if len(listed) < _AT_A_TIME:
-            break
-        last = listed[-1].name
+    for entry in _commits_after(log, after):
+        number = number_of_commit(entry.name)
+        if number is not None and entry.modified_ns > now_ns - keep_ms * 1_000_000:
+            return number
     return log.state.number + 1
 
 

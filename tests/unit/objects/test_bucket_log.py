@@ -34,7 +34,7 @@ from kafkalog.errors import (
     LogDirectoryError,
     UnknownOutcomeError,
 )
-from kafkalog.files.objects import Creation
+from kafkalog.files.objects import Creation, ObjectEntry
 from kafkalog.files.system import system
 from kafkalog.streaming.commit import bucket_commit
 from kafkalog.streaming.commit.bucket_commit import forget_silent_writers
@@ -481,6 +481,33 @@ def test_what_a_killed_sweeper_has_left_to_know_the_time_goes(
     clocks.pass_time(86_401)
     sweep_data(log)
     assert not any("/clock/" in name for name in objects.kept)
+
+
+def test_who_cleans_up_lists_no_more_than_what_is_old(
+    objects: MemoryObjects, clocks: Clocks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sweeping, "_AT_A_TIME", 10)
+    log = BucketLog.create(objects)
+    list_after, listed = objects.list_after, list[ObjectEntry]()
+
+    def counted(folder: str, after: str = "", limit: int = 1 << 62) -> list[ObjectEntry]:
+        found = list_after(folder, after, limit)
+        listed.extend(found)
+        return found
+
+    for hour in range(24 * 12):
+        log.commit(batch("w", hour))
+        clocks.pass_time(3600)
+        log.checkpoint()
+        del listed[:]
+        objects.list_after = counted  # type: ignore[method-assign]
+        sweep_data(log)
+        clean_commits(log, keep_commits=1)
+        objects.list_after = list_after  # type: ignore[method-assign]
+    assert log.state.number > 500  # a sweep commits, too
+    assert sum("/floors/" in name for name in objects.kept) > 100
+    assert len(commits_kept(objects)) > 300
+    assert len(listed) < 60
 
 
 def test_nothing_is_swept_by_whoever_was_overtaken(objects: MemoryObjects, clocks: Clocks) -> None:
