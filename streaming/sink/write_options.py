@@ -544,14 +544,17 @@ class WritePlan:
     topics: tuple[Topic, ...] = ()
 
     @classmethod
-    def of(cls, options: WriteOptions) -> WritePlan:
+    def of(cls, options: WriteOptions, *, at_once: bool = False) -> WritePlan:
         """Plan a batch of the present time; directories that do not exist are made.
+
+        With ``at_once`` a log in an object store is asked for its partitions of now: a process that
+        plans, and does not commit, would not learn that rows were placed among too few.
 
         Raises:
             LogDirectoryError, CheckpointError: they are no set that may be written.
         """
         if isinstance(options.paths[0], RemoteRoot):
-            return cls._in_bucket(options)
+            return cls._in_bucket(options, at_once=at_once)
         # not at import: a task gets a plan, and needs neither locks nor sets
         from kafkalog.streaming.store.session import ensure_set  # noqa: PLC0415
 
@@ -559,7 +562,7 @@ class WritePlan:
         return cls(options, set_id, system.time_ns() // 1_000_000)
 
     @classmethod
-    def _in_bucket(cls, options: WriteOptions) -> WritePlan:
+    def _in_bucket(cls, options: WriteOptions, *, at_once: bool) -> WritePlan:
         # not at import: a log in directories needs no client of a store
         from kafkalog.streaming.objects.bucket_store import BucketRoot  # noqa: PLC0415
 
@@ -568,7 +571,7 @@ class WritePlan:
         with root.writing(creates=True) as log:
             state = log.state
             names = {topic.name for topic in state.topics.values()}
-            if options.topic not in names or not log.has_credit():
+            if at_once or options.topic not in names or not log.has_credit():
                 state = log.follow()
             number, topics = state.number, _known_topics(state, options)
         now_ms = system.time_ns() // 1_000_000

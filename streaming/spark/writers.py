@@ -132,7 +132,7 @@ def _plan(options: Mapping[str, str], schema: StructType) -> WritePlan:
     check_columns(
         columns, topic_given=parsed.topic is not None, keeps_offsets=parsed.preserve_offsets
     )
-    planned = WritePlan.of(parsed)
+    planned = WritePlan.of(parsed, at_once=True)
     freeze_planner()
     return planned
 

@@ -701,6 +701,20 @@ def test_tasks_that_saw_other_numbers_of_partitions_are_refused_together(
     assert values(place) == [b"a"]
 
 
+def test_a_batch_is_planned_for_the_partitions_that_another_process_has_added(
+    appended: str,
+) -> None:
+    kafkalog.append(appended, "t", pa.table({"value": ["a"]}), options={"numPartitions": 2})
+    known = remembered(bucket_store._OpenStores).by_root
+    kept = dict(known)
+    known.clear()  # the other process
+    topics.alter([appended], "t", partitions=4)
+    known.clear()
+    known.update(kept)
+    plan = WritePlan.of(WriteOptions.parse({"path": appended, "topic": "t"}), at_once=True)
+    assert [topic.partitions for topic in plan.topics] == [4]
+
+
 def test_attempts_of_a_task_that_were_late_or_twice_leave_each_row_once(
     appended: str,
 ) -> None:
