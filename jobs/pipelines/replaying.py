@@ -49,6 +49,7 @@ from kafkalog.streaming.sink.write_options import WriteOptions
 from kafkalog.streaming.source.end_offsets import EndOffsets
 from kafkalog.streaming.source.loss import LossPolicy
 from kafkalog.streaming.source.offsets import to_json
+from kafkalog.streaming.source.start import PositionValidator
 from kafkalog.streaming.source.subscription import Subscription
 from kafkalog.streaming.store.ends.tracker import LogEndTracker
 
@@ -181,20 +182,16 @@ class Replay:
         What a checkpoint has begun comes first. A piece is noted as begun before it is yielded. Who
         plays it notes that it has ended. What the target ``held`` at the beginning is not due.
         """
-        logs = self._logs
+        logs, seen = self._logs, _Seen(self._logs, fails=self._parsed().fail_on_data_loss)
         end = self._ends(logs, checkpoint.reached)
         self._check_ids(logs, checkpoint)
         if checkpoint.unfinished is not None:
             yield checkpoint.unfinished
-        pace, policy = _Pace(self), LossPolicy(fail=self._parsed().fail_on_data_loss)
-        reached, said = dict(checkpoint.reached), None
+        pace, reached = _Pace(self), dict(checkpoint.reached)
         for key, offset in held.items():
             reached[key] = max(offset, reached.get(key, 0))
         while True:
-            if (losses := _losses(reached, logs)) != said:
-                policy.partitions_deleted(losses[0])
-                policy.ends_before_start(losses[1], logs.ends.offsets)
-                said = losses
+            seen.check(reached)
             end = {key: max(end[key], reached.get(key, 0)) for key in end}
             at = {
                 key: reached[key] if key in reached else self._start(logs, key, end[key])
@@ -202,6 +199,7 @@ class Replay:
             }
             due = self._cut(at, pace.due(logs, at, end))
             if due != at:
+                seen.note(due)
                 begins = frozenset(at.keys() - reached.keys())
                 yield checkpoint.note_begin({**reached, **at}, {**reached, **due}, begins)
                 reached = {**reached, **due}
@@ -210,9 +208,9 @@ class Replay:
             else:
                 yield None
                 system.sleep(_LOOK_SECONDS)
-            if self.follow:
-                end = self._ends(logs, reached)
-                self._check_ids(logs, checkpoint)
+            now = self._ends(logs, reached)
+            end = now if self.follow else end
+            self._check_ids(logs, checkpoint)
 
     def check_topics(self, checkpoint: ReplayCheckpoint) -> None:
         """Refuse topics that were deleted and recreated since a checkpoint knows them.
@@ -339,6 +337,33 @@ def _refuse_other_range(options: ReadOptions) -> None:
         if value is not None:
             way = "--from says where to begin" if "start" in name else "--until says where to end"
             raise OptionError(f"option {name!r} is not for a replay: {way}")
+
+
+class _Seen:
+    """Looks whether the logs still hold what was played."""
+
+    def __init__(self, logs: EndOffsets, *, fails: bool) -> None:
+        self._logs, self._policy = logs, LossPolicy(fail=fails)
+        self._validator = PositionValidator(logs)
+        self._losses: tuple[PartitionOffsets, PartitionOffsets] | None = None
+
+    def note(self, due: PartitionOffsets) -> None:
+        """Note what lies below the end of a piece before it is played."""
+        self._validator.note(due)
+
+    def check(self, reached: PartitionOffsets) -> None:
+        """Say, once, what is gone of what was played, as of the last look.
+
+        Raises:
+            DataLossError: partitions are gone, end lower, or have another history.
+        """
+        if (losses := _losses(reached, self._logs)) != self._losses:
+            self._policy.partitions_deleted(losses[0])
+            self._policy.ends_before_start(losses[1], self._logs.ends.offsets)
+            self._losses = losses
+        diverged = self._validator.find_diverged(reached)
+        self._validator.forget(diverged)
+        self._policy.history_changed(diverged)
 
 
 def _losses(

@@ -214,6 +214,30 @@ def test_without_follow_it_ends_where_the_log_ended_when_it_began(tmp_path: Path
     assert ends == [3]
 
 
+@pytest.mark.parametrize("follow", [True, False])
+@pytest.mark.parametrize("way", ["recreated", "put back"])
+def test_a_log_that_is_another_one_after_a_piece_is_not_played_on(
+    tmp_path: Path, clock: Clock, log: str, way: str, *, follow: bool
+) -> None:
+    """Where nothing keeps how far a replay is, as on the terminal or without a checkpoint."""
+    del clock
+    shutil.copytree(log, tmp_path / "copy")
+    both = rows(["v"] * 18, partitions=[0, 1] * 9)
+    kafkalog.append(log, "t", both)
+    replay = Replay(log=log, topics=("t",), most=4, follow=follow)
+    pieces = replay.pieces(opened(None))
+    for _ in range(4):
+        assert next(pieces) is not None
+    if way == "recreated":
+        delete([log], "t")
+    else:
+        shutil.rmtree(log)
+        shutil.copytree(tmp_path / "copy", log)
+    kafkalog.append(log, "t", both, options={"numPartitions": 2})
+    with pytest.raises(DataLossError, match="recreated" if way == "recreated" else "history"):
+        next(pieces)
+
+
 def test_a_directory_that_was_away_for_a_look_is_not_played_again(
     tmp_path: Path, clock: Clock
 ) -> None:
