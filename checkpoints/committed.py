@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kafkalog.checkpoints.commit_state import PREPARED_FILE
 from kafkalog.checkpoints.intent import load_intent
+from kafkalog.checkpoints.state_file import load_state
 from kafkalog.checkpoints.voters import check_one_set, find_states, find_voters, voters_of
 from kafkalog.errors import CheckpointError, LogDirectoryError
 from kafkalog.files.system import once_per_process, remembered, system
 from kafkalog.files.timeouts import stalled
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from kafkalog.checkpoints.commit_state import CommitStamp, CommitState, PartitionState
@@ -128,14 +129,18 @@ class Committed:
 
 
 def load_committed(
-    directories: Iterable[Path], *, for_reader: bool = False, needs_majority: bool = True
+    directories: Iterable[Path],
+    *,
+    for_reader: bool = False,
+    needs_majority: bool = True,
+    read: Callable[[Path], CommitState | None] = load_state,
 ) -> Committed:
     """Read what is committed in log directories that belong together.
 
     Directories without a state (a broker's, a bare copy) do not matter here. ``for_reader``: what
     was seen once has to be seen again, whichever node of a replicated set is missing since. One of
     which fewer nodes than a majority are there is read only if it ``needs_majority`` not, and that
-    is said once: others may have committed more.
+    is said once: others may have committed more. ``read`` gives the state of a directory.
 
     Raises:
         CheckpointError: a state or intent is damaged or from a newer release.
@@ -146,9 +151,9 @@ def load_committed(
     if for_reader and needs_majority and len(folders) > 1:
         _wait_until_known(folders)
     with suppress(LogDirectoryError):
-        return _load_committed(folders, needs_majority)
+        return _load_committed(folders, needs_majority, read)
     # A commit came between the files that were read.
-    return _load_committed(folders, needs_majority)
+    return _load_committed(folders, needs_majority, read)
 
 
 def _wait_until_known(folders: Sequence[Path]) -> None:
@@ -182,9 +187,13 @@ def _has_prepared(folder: Path) -> bool:
         return False
 
 
-def _load_committed(folders: Sequence[Path], needs_majority: bool) -> Committed:
+def _load_committed(
+    folders: Sequence[Path],
+    needs_majority: bool,
+    read: Callable[[Path], CommitState | None],
+) -> Committed:
     intents, failed = _intents_of(folders)
-    found = find_states(folders)
+    found = find_states(folders, read)
     voters = voters_of(found)
     if voters is not None:
         return _of_nodes(voters, intents, needs_majority)

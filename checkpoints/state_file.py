@@ -124,8 +124,10 @@ __all__ = [
     "STATE_FILE",
     "WRITER_FIELDS",
     "check_topic_line",
+    "find_state",
     "load_state",
     "names_nodes",
+    "note_published",
     "parse_topic",
     "parse_writer",
     "snapshot_of",
@@ -449,6 +451,42 @@ def _read_snapshot(
     return StateSnapshot(snapshot_id, crc, which[1], topics, writers)
 
 
+class _Published(dict["Path", tuple[Stamp, CommitState]]):
+    """The states that this process has published last, by directory, and their files."""
+
+
+_MOST_PUBLISHED: Final = 8
+
+
+def note_published(directory: Path, state: CommitState, file: Stamp) -> None:
+    """Note which file holds the state that was just published in a log directory.
+
+    REQUIRES: no other host writes to the file system: this one sees each change at once.
+    """
+    known = remembered(_Published)
+    known.pop(directory, None)
+    known[directory] = file, state
+    while len(known) > _MOST_PUBLISHED:
+        known.pop(next(iter(known)), None)
+
+
+def find_state(directory: Path) -> CommitState | None:
+    """Return what :func:`load_state` does; what this process has published need not be read again.
+
+    For who plans a change. Who makes it reads under the locks.
+
+    Raises:
+        CheckpointError, OSError: as there.
+    """
+    return _published(directory, stamp_of(str(directory / STATE_FILE))) or load_state(directory)
+
+
+def _published(directory: Path, file: Stamp | None) -> CommitState | None:
+    """Return the state that this process has published in a file; None where it may be another."""
+    known = remembered(_Published).get(directory)
+    return known[1] if known is not None and known[0] == file else None
+
+
 def names_nodes(directory: Path) -> bool:
     """Whether a log directory is of a replicated set, as far as the head of its state tells."""
     if stalled(directory) is not None:
@@ -458,6 +496,9 @@ def names_nodes(directory: Path) -> bool:
         stamp = stamp_of(str(path))
         if stamp is None:
             return False
+        published = _published(directory, stamp)
+        if published is not None:
+            return published.is_replicated
         found = known.get(path)
         if found is None or found[0] != stamp:
             head = read_head(path)

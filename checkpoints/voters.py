@@ -24,7 +24,7 @@ from kafkalog.errors import CheckpointError, LogDirectoryError
 from kafkalog.files.timeouts import at, stalled
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from kafkalog.checkpoints.commit_state import CommitState, NodeState
@@ -276,7 +276,9 @@ def _absent_text(folder: Path) -> str:
         return f"{folder}: {error}"
 
 
-def find_states(folders: Iterable[Path]) -> FoundStates:
+def find_states(
+    folders: Iterable[Path], read: Callable[[Path], CommitState | None] = load_state
+) -> FoundStates:
     """Read the commit states of log directories, whether or not all of them can be read."""
     states: dict[Path, CommitState] = {}
     failed: dict[Path, OSError | CheckpointError] = {}
@@ -288,7 +290,7 @@ def find_states(folders: Iterable[Path]) -> FoundStates:
             continue
         try:
             with at(folder):
-                found = load_state(folder)
+                found = read(folder)
         except (OSError, CheckpointError) as error:
             failed[folder] = error
             continue

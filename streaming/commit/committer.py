@@ -549,7 +549,7 @@ class Committer:
             self._copied,
             now_ms=now_ms,
             expiration_ms=self._plan.expiration_ms,
-            boot_id=boot_of(log_set.directories),
+            boot_id=boot_of(log_set.node),
         )
 
     def _write(
@@ -632,7 +632,8 @@ class Committer:
             appends = [each for each in appends if not replication.is_out(each)]
             for each in appends:
                 each.note_published()
-            appenders.keep(log_set.state, [each.appender for each in appends])
+            published = [each.appender for each in appends]
+            appenders.keep(log_set.state, published, log_set.node.is_shared)
             if appends:
                 tell_ends(appends, replication, durable=self._durable)
                 log_set.node.withdraw(durable=False)

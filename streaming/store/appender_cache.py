@@ -23,7 +23,7 @@ from kafkalog.streaming.log.files import LOG, OFFSET_INDEX, TIME_INDEX, file_nam
 from kafkalog.streaming.store.file_systems import is_shared
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
     from kafkalog.checkpoints.commit_state import CommitStamp, CommitState
@@ -93,14 +93,23 @@ class AppendersOfSet:
                 return kept.appender.topic_id
         return read_topic_id(folder)
 
-    def keep(self, state: CommitState, appenders: Iterable[PartitionAppender]) -> None:
-        """Keep what has just been published with ``state``, for the next commit."""
+    def keep(
+        self,
+        state: CommitState,
+        appenders: Iterable[PartitionAppender],
+        is_shared: Callable[[Path], bool] = is_shared,
+    ) -> None:
+        """Keep what has just been published with ``state``, for the next commit.
+
+        ``is_shared`` tells of a log directory.
+        """
         self._known.stamp = state.stamp
         for appender in appenders:
-            with at(appender.directory):
-                if len(self._known.kept) < _PARTITIONS_KEPT and not is_shared(appender.directory):
-                    folder, files = _stamp(appender.directory), _stamps(appender)
-                    self._known.kept[appender.directory] = _Kept(appender, folder, files)
+            folder = appender.directory
+            with at(folder):
+                if len(self._known.kept) < _PARTITIONS_KEPT and not is_shared(folder.parent):
+                    kept = _Kept(appender, _stamp(folder), _stamps(appender))
+                    self._known.kept[folder] = kept
 
 
 def _stamps(appender: PartitionAppender) -> tuple[_Stamp, ...]:

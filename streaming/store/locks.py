@@ -37,7 +37,7 @@ from kafkalog.checkpoints.commit_state import LOCK_FILE
 from kafkalog.errors import LockTimeoutError, LogDirectoryError
 from kafkalog.files.closing import Closing
 from kafkalog.files.deferred_signals import check_interrupt
-from kafkalog.files.regular import create_exclusive, open_regular
+from kafkalog.files.regular import create_exclusive, open_known
 from kafkalog.files.system import forgotten_when_forked, remembered, system
 from kafkalog.streaming.store.file_systems import is_shared
 
@@ -80,11 +80,9 @@ class _Held(NamedTuple):
     """Whether other machines may lock it too."""
 
     @classmethod
-    def of(cls, path: Path) -> Self:
+    def of(cls, path: Path, *, shared: bool) -> Self:
         """Open a file that is to be locked; it is made if need be."""
-        shared = is_shared(path.parent)
-        descriptor = _open(path)
-        found = os.fstat(descriptor)
+        descriptor, found = _open(path)
         return cls(path, descriptor, (found.st_dev, found.st_ino), shared)
 
 
@@ -102,6 +100,7 @@ class DirectoryLocks(Closing):
         self._timeout_ms = timeout_ms
         self._text = b""
         self._held: list[_Held] = []
+        self._are_shared: dict[Path, bool] = {}
         self._undo = ExitStack()
 
     @property
@@ -145,6 +144,8 @@ class DirectoryLocks(Closing):
             LogDirectoryError: a lock was lost; somebody deleted or replaced a file, so that it
                 protects nothing; or a link leads elsewhere now.
         """
+        # Looked at by the paths that are written to: so it also shows a folder that is away, or
+        # another one in its place.
         self._check_links()
         for held in self._held:
             if not _is_on_disk(held):
@@ -152,7 +153,7 @@ class DirectoryLocks(Closing):
                     f"{held.path} was deleted or replaced while it was locked, by a broker that "
                     "stopped or by hand: nothing was written; try again"
                 )
-            if not _try_lock(held):
+            if _may_be_lost(held) and not _try_lock(held):
                 raise LogDirectoryError(
                     f"the lock on {held.path} was lost, and another process holds it now. Nothing "
                     "was written; try again"
@@ -161,9 +162,12 @@ class DirectoryLocks(Closing):
                 self._prove(held)
 
     def _check_links(self) -> None:
-        """Check that the paths lead where the locks are: else a commit would publish elsewhere."""
+        """Check that the paths lead where the locks are: else a commit would publish elsewhere.
+
+        A path without links is the one by which the locked files are found on the disk.
+        """
         for given, folder in self._given.items():
-            if Path(os.path.realpath(given)) != folder:
+            if given != folder and Path(os.path.realpath(given)) != folder:
                 raise LogDirectoryError(
                     f"log directory {given} led to {folder}, whose locks were taken, and leads "
                     f"to {os.path.realpath(given)} now. Nothing was written; try again"
@@ -210,10 +214,16 @@ class DirectoryLocks(Closing):
                 raise _held_by_broker(path)
             system.sleep(_FIRST_PAUSE_S)
 
+    def _is_shared(self, folder: Path) -> bool:
+        """Whether other machines may lock the files of a folder; asked once for both."""
+        if folder not in self._are_shared:
+            self._are_shared[folder] = is_shared(folder)
+        return self._are_shared[folder]
+
     def _take(self, path: Path, undo: ExitStack) -> str | None:
         """Lock one file; if another process holds it, return what that says about itself."""
         while True:
-            held = _Held.of(path)
+            held = _Held.of(path, shared=self._is_shared(path.parent))
             remembered(_Descriptors).add(held.descriptor)
             with ExitStack() as on_failure:
                 on_failure.callback(_release, held.descriptor)
@@ -352,6 +362,11 @@ class _Mutexes:
 class _Descriptors(set[int]):
     """Open lock files. A forked child has them too, and would keep their locks."""
 
+    def __init__(self) -> None:
+        self.of_process: set[int] = set()
+        """Those whose locks are the process's: any descriptor of the file that it closes loses one.
+        """
+
     def close(self) -> None:
         """Close all of them."""
         while self:
@@ -368,6 +383,7 @@ def _release(descriptor: int) -> None:
         ours.discard(descriptor)
         with suppress(OSError):
             _set_lock(descriptor, fcntl.F_UNLCK)
+        ours.of_process.discard(descriptor)
         os.close(descriptor)
 
 
@@ -380,18 +396,20 @@ def _set_lock(descriptor: int, kind: int) -> None:
                 raise
         else:
             return
+    remembered(_Descriptors).of_process.add(descriptor)
     exclusive = fcntl.LOCK_EX | fcntl.LOCK_NB
     fcntl.lockf(descriptor, fcntl.LOCK_UN if kind == fcntl.F_UNLCK else exclusive)
 
 
-def _open(path: Path) -> int:
+def _open(path: Path) -> tuple[int, os.stat_result]:
     while True:
         try:
-            return open_regular(path, os.O_RDWR)
+            return open_known(path, os.O_RDWR)
         except FileNotFoundError:
             pass
         try:
-            return create_exclusive(path)
+            descriptor = create_exclusive(path)
+            return descriptor, os.fstat(descriptor)
         except FileExistsError:
             continue  # another process was faster
         except OSError as error:
@@ -411,6 +429,11 @@ def _try_lock(held: _Held) -> bool:
             "be written to, since nothing would keep writers apart"
         ) from error
     return True
+
+
+def _may_be_lost(held: _Held) -> bool:
+    """Whether a lock may go though its file is open: a server's, or one of the process's."""
+    return held.is_shared or held.descriptor in remembered(_Descriptors).of_process
 
 
 def _is_on_disk(held: _Held) -> bool:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import errno
 import logging
 import os
-from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from contextlib import ExitStack, nullcontext, suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kafkalog.checkpoints.broker import remove_clean_shutdown_marker
 from kafkalog.checkpoints.commit_state import (
@@ -18,10 +19,11 @@ from kafkalog.checkpoints.commit_state import (
     load_stamp,
 )
 from kafkalog.checkpoints.intent import INTENT_FILE, load_intent
-from kafkalog.checkpoints.state_file import snapshot_of, state_bytes
+from kafkalog.checkpoints.state_file import note_published, snapshot_of, state_bytes
 from kafkalog.errors import CheckpointError, CommitError, LogDirectoryError
 from kafkalog.files.atomic import TEMPORARY_SUFFIX, prepare, publish, write_atomically
 from kafkalog.files.regular import fsync_directory, make_directory, read_regular
+from kafkalog.files.watch import stamp_from, stamp_of
 from kafkalog.streaming.store.file_systems import is_shared
 
 if TYPE_CHECKING:
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 
     from kafkalog.checkpoints.commit_state import CommitStamp, CommitState, StateSnapshot
     from kafkalog.checkpoints.intent import Intent
+    from kafkalog.files.watch import Stamp
 
 
 __all__ = [
@@ -213,28 +216,61 @@ def write_state(
             was, since what is there cannot be read.
     """
     snapshot, is_new = _write_snapshot(state, members.values())
-    for member, folder in members.items():
-        content = state_bytes(state.of_member(member), snapshot)
-        prepare(folder / STATE_FILE, content, suffix=_suffix(folder, state))
-    check()
-    first, *others = members.values()
-    failed: OSError | None = None
-    try:
-        publish(first / STATE_FILE, suffix=_suffix(first, state), fsync=False)
-    except OSError as error:
-        failed = error
-    _check_published(first, state, failed)
-    renamed = [first, *(folder for folder in others if _follows(folder, state))]
-    failure = _sync(renamed)
+    with ExitStack() as undo:
+        written = [
+            _prepared(state.of_member(member), folder, snapshot, undo)
+            for member, folder in members.items()
+        ]
+        check()
+        first, *others = written
+        failed: OSError | None = None
+        try:
+            publish(first.folder / STATE_FILE, suffix=first.suffix, fsync=False)
+        except OSError as error:
+            failed = error
+        _check_published(first, failed)
+        renamed = [first, *filter(_follows, others)]
+        for each in renamed:
+            if not each.is_shared:  # renamed by now, which shows in its stamp
+                note_published(each.folder, each.state, stamp_from(os.fstat(each.descriptor)))
+    folders = [each.folder for each in renamed]
+    failure = _sync(folders)
     if is_new:
-        _remove_snapshots(renamed, {each.file for each in (snapshot, state.snapshot) if each})
+        _remove_snapshots(folders, {each.file for each in (snapshot, state.snapshot) if each})
     return failure
 
 
-def _follows(folder: Path, state: CommitState) -> bool:
+class _Prepared(NamedTuple):
+    """The state of a directory beside the present one, in a file that is open: no other is it."""
+
+    state: CommitState
+    folder: Path
+    suffix: str
+    is_shared: bool
+    descriptor: int
+
+
+def _prepared(
+    state: CommitState, folder: Path, snapshot: StateSnapshot | None, undo: ExitStack
+) -> _Prepared:
+    shared = is_shared(folder)
+    suffix = _suffix(state, shared=shared)
+    opened: list[int] = []
+    content = state_bytes(state, snapshot)
+    prepare(folder / STATE_FILE, content, suffix=suffix, finish=opened.append)
+    undo.callback(os.close, opened[0])
+    return _Prepared(state, folder, suffix, shared, opened[0])
+
+
+def _suffix(state: CommitState, *, shared: bool) -> str:
+    return f".{state.commit_id}{TEMPORARY_SUFFIX}" if shared else TEMPORARY_SUFFIX
+
+
+def _follows(written: _Prepared) -> bool:
     """Publish a state that another directory holds; returns whether that could be done."""
+    folder = written.folder
     try:
-        publish(folder / STATE_FILE, suffix=_suffix(folder, state), fsync=False)
+        publish(folder / STATE_FILE, suffix=written.suffix, fsync=False)
     except OSError as error:
         _LOGGER.warning("%s keeps its older copy of the commit state: %s", folder, error)
         return False
@@ -278,11 +314,7 @@ def _remove_snapshots(folders: Iterable[Path], kept: Collection[str]) -> None:
             _LOGGER.warning("%s keeps an older snapshot of the commit state: %s", folder, error)
 
 
-def _suffix(folder: Path, state: CommitState) -> str:
-    return f".{state.commit_id}{TEMPORARY_SUFFIX}" if is_shared(folder) else TEMPORARY_SUFFIX
-
-
-def forget_prepared(folders: Iterable[Path]) -> None:
+def forget_prepared(node: Node) -> None:
     """Remove states that other hosts have written and not renamed yet, where hosts share folders.
 
     REQUIRES: the locks are held. Who has renamed one before that has published: to be looked at
@@ -291,8 +323,8 @@ def forget_prepared(folders: Iterable[Path]) -> None:
     Raises:
         OSError: one cannot be removed.
     """
-    for folder in folders:
-        for path in list(folder.iterdir()) if is_shared(folder) else ():
+    for folder in node.directories:
+        for path in list(folder.iterdir()) if node.is_shared(folder) else ():
             if path.name.startswith(f"{STATE_FILE}.") and path.name.endswith(TEMPORARY_SUFFIX):
                 path.unlink(missing_ok=True)
 
@@ -308,14 +340,25 @@ def _sync(folders: Sequence[Path]) -> OSError | None:
     return failures[0] if len(failures) == len(folders) else None
 
 
-def _published_stamp(folder: Path) -> CommitStamp | None:
-    return load_stamp(folder)
+def _published_stamp(written: _Prepared) -> CommitStamp | None:
+    """Return of which commit the state is that has the name now.
+
+    It is not read again where it is the very file that was written. Hosts that share it may be
+    shown an older one, and read it.
+    """
+    if not written.is_shared:
+        with suppress(OSError):
+            now = os.lstat(written.folder / STATE_FILE)
+            if os.path.samestat(os.fstat(written.descriptor), now):
+                return written.state.stamp
+    return load_stamp(written.folder)
 
 
-def _check_published(folder: Path, state: CommitState, failed: OSError | None) -> None:
+def _check_published(written: _Prepared, failed: OSError | None) -> None:
     """See that the state is the one that was renamed; ``failed`` is what its rename said."""
+    state, folder = written.state, written.folder
     try:
-        found = _published_stamp(folder)
+        found = _published_stamp(written)
     except (OSError, CheckpointError) as error:
         if failed is None:
             return
@@ -369,9 +412,23 @@ def lost_locks(folder: Path, sequence: int) -> CommitError:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """The log directories of a node; ``members`` gives them by member id."""
+    """The log directories of a node; ``members`` gives them by member id.
+
+    What was found out about them under the locks is not asked again.
+    """
 
     members: Mapping[str, Path]
+    _are_shared: dict[Path, bool] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+    _states: dict[Path, tuple[Stamp, CommitStamp]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+    """The files of the states that were read last, and their commits."""
+    _intents: dict[Path, os.stat_result] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+    """The files of the intents that were declared."""
 
     @property
     def directories(self) -> list[Path]:
@@ -418,14 +475,34 @@ class Node:
         found = (load_intent(folder) for folder in self.directories)
         return (intent for intent in found if intent is not None)
 
+    def is_shared(self, folder: Path) -> bool:
+        """Whether other machines may write to the files of a log directory."""
+        if folder not in self._are_shared:
+            self._are_shared[folder] = is_shared(folder)
+        return self._are_shared[folder]
+
+    def note_read(self, folder: Path, file: Stamp | None, stamp: CommitStamp) -> None:
+        """Note of which commit the state in a file is, which was looked at before it was read."""
+        if file is not None and not self.is_shared(folder):
+            self._states[folder] = file, stamp
+
     def stamps(self) -> Iterator[CommitStamp]:
         """Read which commits the directories hold, one after the other.
+
+        A state is never changed in place: what is the very file that was read last is not read
+        again. Hosts that share it may be shown an older one, and read it.
 
         Raises:
             OSError, CheckpointError: that cannot be read.
         """
-        found = (load_stamp(folder) for folder in self.directories)
+        found = map(self._stamp_in, self.directories)
         return (stamp for stamp in found if stamp is not None)
+
+    def _stamp_in(self, folder: Path) -> CommitStamp | None:
+        known = self._states.get(folder)
+        if known is not None and stamp_of(str(folder / STATE_FILE)) == known[0]:
+            return known[1]
+        return load_stamp(folder)
 
     def declare(self, intent: Intent) -> None:
         """Say in every directory what is about to happen, durably, and keep brokers out.
@@ -436,7 +513,13 @@ class Node:
         for folder in self.directories:
             keep_brokers_out(folder)
             remove_clean_shutdown_marker(folder, fsync=False)
-            write_atomically(folder / INTENT_FILE, content)
+            with ExitStack() as undo:
+                note = partial(self._note_declared, folder, undo)
+                write_atomically(folder / INTENT_FILE, content, finish=note)
+
+    def _note_declared(self, folder: Path, undo: ExitStack, descriptor: int) -> None:
+        undo.callback(os.close, descriptor)
+        self._intents[folder] = os.fstat(descriptor)
 
     def check_declared(self, stamp: CommitStamp) -> None:
         """See that every directory says what is about to happen: one may have been away meanwhile.
@@ -448,12 +531,24 @@ class Node:
             OSError, CheckpointError: that cannot be known.
         """
         for folder in self.directories:
+            if self._has_own_intent(folder):
+                continue
             intent = load_intent(folder)
             if intent is None or (intent.sequence, intent.commit_id) != stamp:
                 raise LogDirectoryError(
                     f"{folder / INTENT_FILE}, written a moment ago, is not there: was {folder} "
                     "away? Nothing was appended there"
                 )
+
+    def _has_own_intent(self, folder: Path) -> bool:
+        """Whether the intent there is the file that was declared, which need not be read again."""
+        own = self._intents.get(folder)
+        if own is None or self.is_shared(folder):
+            return False
+        try:
+            return os.path.samestat(own, os.lstat(folder / INTENT_FILE))
+        except OSError:
+            return False
 
     def publish(self, state: CommitState, check: Callable[[], None]) -> OSError | None:
         """Make a state the truth, unless ``check``, called right before the rename, raises.

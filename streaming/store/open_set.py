@@ -9,11 +9,12 @@ from kafkalog.checkpoints.broker import META_PROPERTIES
 from kafkalog.checkpoints.commit_state import STATE_FILE, UNFINISHED_FOLDER, CommitState
 from kafkalog.checkpoints.committed import check_one_history
 from kafkalog.checkpoints.intent import INTENT_FILE, load_intent
-from kafkalog.checkpoints.state_file import load_state
+from kafkalog.checkpoints.state_file import find_state, load_state
 from kafkalog.checkpoints.voters import members_of
 from kafkalog.errors import CheckpointError, LogDirectoryError
 from kafkalog.files.atomic import make_with_parents
 from kafkalog.files.system import system
+from kafkalog.files.watch import stamp_of
 from kafkalog.streaming.log.files import parse_partition_directory
 from kafkalog.streaming.store.broker_files import drop_entries_of_missing
 from kafkalog.streaming.store.log_dirs import LogDirs
@@ -45,7 +46,8 @@ def check_given(folders: Sequence[Path]) -> None:
     Raises:
         LogDirectoryError: a folder is given twice, or is the folder of a partition.
     """
-    _check_distinct(folders)
+    if len(folders) > 1:
+        _check_distinct(folders)
     for folder in folders:
         _check_no_partition(folder)
 
@@ -112,7 +114,7 @@ def known_set(folders: Sequence[Path]) -> CommitState | None:
         LogDirectoryError: one of the set is missing, or belongs to another set or was copied.
         CheckpointError: a state is damaged or newer.
     """
-    known, strangers = _members_and_strangers(folders)
+    known, strangers = _members_and_strangers(folders, find_state)
     if strangers or _starts(known, strangers):
         return None
     newest = _newest(known)
@@ -133,11 +135,14 @@ def open_set(
             not allow that; or the locks are lost.
         CheckpointError: a state is damaged or newer; or there is none where there should be.
     """
+    files = {folder: stamp_of(str(folder / STATE_FILE)) for folder in folders}
     known, strangers, starts = _look(folders, policy)
     if starts:
         return _start(folders, verify_locks)
     newest = _newest(known)
     log_set = LogSet(newest, Node(_members(known, newest, strangers)), verify_locks)
+    for folder, state in known.items():
+        log_set.node.note_read(folder, files[folder], state.stamp)
     _check_may_grow(policy, strangers, known)
     intents = {folder: found for folder in known if (found := load_intent(folder)) is not None}
     check_one_history({folder: state.stamp for folder, state in known.items()}, intents)
@@ -226,7 +231,9 @@ def replicated_set_error(folder: Path, state: CommitState) -> LogDirectoryError:
     )
 
 
-def _members_and_strangers(folders: Sequence[Path]) -> tuple[dict[Path, CommitState], list[Path]]:
+def _members_and_strangers(
+    folders: Sequence[Path], read: Callable[[Path], CommitState | None] = load_state
+) -> tuple[dict[Path, CommitState], list[Path]]:
     """Read the states of those that belong to a set; the rest belongs to none.
 
     An empty directory that was only invited belongs to none: whoever took it in was cut off.
@@ -234,7 +241,7 @@ def _members_and_strangers(folders: Sequence[Path]) -> tuple[dict[Path, CommitSt
     Raises:
         CheckpointError: a state is damaged or newer.
     """
-    states = {folder: load_state(folder) for folder in folders}
+    states = {folder: read(folder) for folder in folders}
     for folder, state in states.items():
         if state is not None and state.is_replicated:
             raise replicated_set_error(folder, state)

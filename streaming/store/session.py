@@ -261,9 +261,11 @@ def ensure_set(paths: Sequence[str | Path], policy: SetPolicy, *, knows_nodes: b
             nodes = [path for path in paths if isinstance(path, NodePlace)]
             folders = [Path(path) for path in nodes]
             return run_with_timeout(lambda: ensure_nodes(nodes, policy), folders, policy.lag_ms)
-        directories = _real(paths)
-        for folder in directories:
-            refuse_file(folder)
+        directories = [Path(path) for path in paths]
+        if not all(folder.is_dir() for folder in directories):
+            directories = _real(paths)  # a link may lead to what is to be made
+            for folder in directories:
+                refuse_file(folder)
         voters = find_voters(directories) if any(map(names_nodes, directories)) else None
         if voters is not None:
             voters.check_majority()

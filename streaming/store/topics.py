@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, Self
 from kafkalog.checkpoints.broker import PARTITION_METADATA, read_topic_id
 from kafkalog.checkpoints.commit_state import topic_key
 from kafkalog.checkpoints.committed import load_committed
+from kafkalog.checkpoints.state_file import find_state
 from kafkalog.checkpoints.topic_ids import CHANGED_IDS_FILE, is_changed_id
 from kafkalog.errors import (
     InvalidTopicError,
@@ -277,7 +278,7 @@ class TopicCatalog:
         folders = list(directories)
         try:
             partitions = log_dirs_of_set(*folders).partitions()
-            committed = load_committed(folders)
+            committed = load_committed(folders, read=find_state)
             return cls(without_deleted(partitions, committed.state), committed, policy)
         except OSError as error:
             raise LogDirectoryError(f"log directories cannot be read: {error}") from error

@@ -243,8 +243,8 @@ GUARDS: Final = {
         "a loss of power tears them, or leaves bytes that nobody can tell",
         {
             "store.nodes.Node.declare": Instead(
-                "write_atomically(folder / INTENT_FILE, content)",
-                "write_atomically(folder / INTENT_FILE, content, fsync=False)",
+                "write_atomically(folder / INTENT_FILE, content, finish=note)",
+                "write_atomically(folder / INTENT_FILE, content, finish=note, fsync=False)",
             )
         },
         ("query", "appender", "reader"),

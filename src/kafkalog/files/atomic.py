@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from kafkalog.files.regular import create_exclusive, fsync_directory, sync, try_to_link, write_all
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 
@@ -66,12 +66,19 @@ def _sync_name(folder: Path) -> None:
 TEMPORARY_SUFFIX: Final = ".tmp"
 
 
-def write_atomically(path: Path, data: bytes, *, fsync: bool = True) -> None:
+def _close(descriptor: int) -> None:
+    os.close(descriptor)
+
+
+def write_atomically(
+    path: Path, data: bytes, *, fsync: bool = True, finish: Callable[[int], None] = _close
+) -> None:
     """Replace or create ``path`` with ``data``.
 
-    With ``fsync=False`` a loss of power may leave the old bytes, but no torn ones.
+    With ``fsync=False`` a loss of power may leave the old bytes, but no torn ones. ``finish`` is as
+    for :func:`write_new`.
     """
-    prepare(path, data)
+    prepare(path, data, finish=finish)
     publish(path, fsync=fsync)
 
 
@@ -95,20 +102,29 @@ def create_atomically(path: Path, data: bytes) -> None:
         publish(path, fsync=False)
 
 
-def prepare(path: Path, data: bytes, *, suffix: str = TEMPORARY_SUFFIX) -> None:
+def prepare(
+    path: Path,
+    data: bytes,
+    *,
+    suffix: str = TEMPORARY_SUFFIX,
+    finish: Callable[[int], None] = _close,
+) -> None:
     """Write ``data``, durably, beside ``path``; :func:`publish` makes it visible.
 
     The temporary file, whose name ends with ``suffix``, is created new (``O_EXCL``). What a crash
-    left there, or somebody's link, is unlinked and never written through.
+    left there, or somebody's link, is unlinked and never written through. ``finish`` is as for
+    :func:`write_new`.
     """
     temporary = _temporary(path, suffix)
     with _naming_folder():
         temporary.unlink(missing_ok=True)
-    write_new(temporary, data)
+    write_new(temporary, data, finish=finish)
 
 
-def write_new(path: Path, data: bytes) -> None:
+def write_new(path: Path, data: bytes, *, finish: Callable[[int], None] = _close) -> None:
     """Write a file that is not there yet, and sync it; its folder is the caller's to sync.
+
+    ``finish`` takes over its descriptor: while that is open, no other file is this one.
 
     Raises:
         FileExistsError: something has that name.
@@ -117,8 +133,10 @@ def write_new(path: Path, data: bytes) -> None:
     try:
         write_all(descriptor, data, 0)
         sync(descriptor)
-    finally:
+    except BaseException:
         os.close(descriptor)
+        raise
+    finish(descriptor)
 
 
 def publish(path: Path, *, suffix: str = TEMPORARY_SUFFIX, fsync: bool = True) -> None:

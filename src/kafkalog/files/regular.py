@@ -27,6 +27,7 @@ __all__ = [
     "make_directory",
     "name_file",
     "naming",
+    "open_known",
     "open_regular",
     "read_regular",
     "read_whole",
@@ -79,10 +80,15 @@ def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:
         FileNotFoundError: nothing has that name.
         LogDirectoryError: it is a link, FIFO, device, socket or folder, or may not be opened.
     """
-    return _open_regular(path, flags)[0]
+    return open_known(path, flags)[0]
 
 
-def _open_regular(path: Path, flags: int) -> tuple[int, os.stat_result]:
+def open_known(path: Path, flags: int = os.O_RDONLY) -> tuple[int, os.stat_result]:
+    """Open as :func:`open_regular`; also return what was opened, as it was then.
+
+    Raises:
+        FileNotFoundError, LogDirectoryError: as there.
+    """
     try:
         descriptor = os.open(path, flags | _SAFE)
     except FileNotFoundError:
@@ -120,7 +126,7 @@ def read_regular(path: Path, *, limit: int) -> bytes:
 
 
 def _read_small(path: Path, limit: int) -> bytes:
-    descriptor, found = _open_regular(path, os.O_RDONLY)
+    descriptor, found = open_known(path)
     try:
         return _read_whole(descriptor, found.st_size, path, limit)
     finally:

@@ -26,6 +26,7 @@ from kafkalog.errors import LogDirectoryError
 from kafkalog.files.regular import (
     create_exclusive,
     make_directory,
+    open_known,
     open_regular,
     replace_end,
     write_all,
@@ -345,10 +346,10 @@ class PartitionAppender:
             parts, position, creates = parts[1:], position + parts[0].size, False
         elif not parts and not creates:
             return
-        target = _create(path) if creates else _open(path)
+        target, found = (_create(path), None) if creates else open_known(path, os.O_RDWR)
         try:
-            if not creates:
-                _check_end(path, target, position, self._looked_at)
+            if found is not None:
+                _check_end(path, found, position, self._looked_at)
             for part in parts:
                 sources[part.run].copy(part.source_position, part.size, target, position)
                 position += part.size
@@ -398,12 +399,13 @@ def _create(path: Path) -> int:
         raise _in_the_way(path) from error
 
 
-def _check_end(path: Path, target: int, position: int, looked_at: os.stat_result | None) -> None:
+def _check_end(
+    path: Path, found: os.stat_result, position: int, looked_at: os.stat_result | None
+) -> None:
     """Refuse a log that does not end where the plan begins: another writer appended or cut it.
 
     If the file that was ``looked_at`` is known, refuse another one of its name, too.
     """
-    found = os.fstat(target)
     if found.st_size != position:
         raise LogDirectoryError(
             f"{path}: has {found.st_size} bytes, and had {position} when the append was planned: "

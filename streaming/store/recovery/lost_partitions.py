@@ -121,14 +121,14 @@ def missing_members(committed: Committed, directories: Sequence[Path]) -> Missin
 def refuse_mount_points(folders: Sequence[Path]) -> None:
     """Refuse what is left of a set whose disks are not all mounted, before locks are made there.
 
-    REQUIRES: the paths are real ones. Where each folder has our lock file, whoever opens the set
-    looks.
+    Where each folder has our lock file, whoever opens the set looks. One that is alone has nothing
+    beside it that tells of a set.
 
     Raises:
         LogDirectoryError: a folder has nothing of the set, and the set lacks a member.
         CheckpointError: a state is damaged or from a newer release.
     """
-    if _are_ours(folders):
+    if len(folders) == 1 or _are_ours(folders):
         return
     states = {folder: state for folder in folders if (state := load_state(folder)) is not None}
     if len({state.set_id for state in states.values()}) != 1:

@@ -113,7 +113,7 @@ def roll_back(
 def _forget_prepared(log_set: LogSet) -> None:
     for node, alone in log_set.node.isolated_per_node():
         with alone:
-            forget_prepared(node.directories)
+            forget_prepared(node)
 
 
 def _proved(

@@ -27,7 +27,6 @@ from kafkalog.streaming.log.files import LOG, SNAPSHOT, file_name, parse_base_of
 from kafkalog.streaming.log.segments import list_base_offsets
 from kafkalog.streaming.options.topic_settings import LogConfig
 from kafkalog.streaming.store.broker_files import WrittenEnd, write_ends
-from kafkalog.streaming.store.file_systems import is_shared
 from kafkalog.streaming.store.log_dirs import partitions_by_node
 from kafkalog.streaming.store.recovery.partition_states import ended_at
 from kafkalog.streaming.store.recovery.rollback import roll_back
@@ -37,11 +36,11 @@ from kafkalog.streaming.store.replicas.quorum import Quorum
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
-    from pathlib import Path
 
     from kafkalog.checkpoints.commit_state import CommitState, ReplicaState, TopicState
     from kafkalog.streaming.log.log_dir import PartitionDirectory
     from kafkalog.streaming.store.log_set import LogSet
+    from kafkalog.streaming.store.nodes import Node
 
 
 __all__ = ["accept_lost_tail", "boot_of", "find_lost_tails", "lost_on_all", "refuse_lost_tail"]
@@ -111,9 +110,9 @@ def _whole_end(lost: LostOffsets | None) -> float:
 # ----------------------------------------------------------------------------------------------
 
 
-def boot_of(directories: Iterable[Path]) -> str | None:
+def boot_of(node: Node) -> str | None:
     """Return the run of the machine that records are left to; None if it is another host's."""
-    return None if any(map(is_shared, directories)) else system.boot_id()
+    return None if any(map(node.is_shared, node.directories)) else system.boot_id()
 
 
 def refuse_lost_tail(log_set: LogSet, *, mends: bool = True) -> None:
@@ -127,7 +126,7 @@ def refuse_lost_tail(log_set: LogSet, *, mends: bool = True) -> None:
         CommitError: some are, or are damaged.
     """
     state = log_set.state
-    current = boot_of(log_set.directories)
+    current = boot_of(log_set.node)
     if state.boot is None or state.boot == current:
         return
     lost = find_lost_tails(log_set)
@@ -252,4 +251,4 @@ def _moved_back(log_set: LogSet, lost: Iterable[LostOffsets]) -> CommitState:
         cut = ended_at(topic, number, each.start, each.where.path, log_set.directories)
         durable = {p: end for p, end in topic.durable_ends.items() if p != number}
         topics[each.key] = replace(cut, durable_ends=durable)
-    return log_set.state.following(topics=topics).with_boot(boot_of(log_set.directories))
+    return log_set.state.following(topics=topics).with_boot(boot_of(log_set.node))

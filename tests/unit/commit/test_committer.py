@@ -583,10 +583,10 @@ def test_what_was_published_is_kept_though_publishing_failed_and_could_not_be_lo
         monkeypatch.setattr(publishing, "_published_stamp", load_later)
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    def load_later(folder: Path) -> object:
+    def load_later(written: Any) -> object:
         if unreadable.pop():
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-        return load(folder)
+        return load(written)
 
     monkeypatch.setattr(publishing, "publish", publish_and_fail)
     with pytest.raises(CommitError, match="whether commit 2 is published is not known"):

@@ -9,14 +9,16 @@ import stat
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 from tests.support.lost_locks_model import on_a_network
 from tests.support.sinking import Writer, rows, values_of
 
+import kafkalog
 from kafkalog.checkpoints.broker import HIGH_WATERMARK, read_offset_checkpoint
 from kafkalog.checkpoints.commit_state import STATE_FILE, load_stamp
 from kafkalog.checkpoints.intent import INTENT_FILE, load_intent
-from kafkalog.checkpoints.state_file import load_state, state_bytes
+from kafkalog.checkpoints.state_file import find_state, load_state, state_bytes
 from kafkalog.errors import CommitError, DurabilityError, KafkaLogError
 from kafkalog.files.atomic import prepare
 from kafkalog.model import TopicPartition
@@ -123,10 +125,10 @@ def test_of_a_commit_that_others_followed_at_once_nobody_says_that_it_is_not_the
     runs = writer.stage(1, rows(["b"]))
     load = publishing._published_stamp
 
-    def asleep(folder: Path) -> object:
+    def asleep(written: Any) -> object:
         monkeypatch.setattr(publishing, "_published_stamp", load)
         commit_elsewhere(tmp_path, "x")
-        return load(folder)
+        return load(written)
 
     monkeypatch.setattr(publishing, "_published_stamp", asleep)
     with pytest.raises(
@@ -147,11 +149,11 @@ def test_of_a_commit_whose_directory_is_away_after_the_rename_nobody_says_that_i
     runs = writer.stage(1, rows(["b"]))
     load = publishing._published_stamp
 
-    def unmounted(folder: Path) -> object:
+    def unmounted(written: Any) -> object:
         monkeypatch.setattr(publishing, "_published_stamp", load)
         log.rename(away)
         log.mkdir()
-        return load(folder)
+        return load(written)
 
     monkeypatch.setattr(publishing, "_published_stamp", unmounted)
     with pytest.raises(
@@ -369,3 +371,24 @@ def test_one_directory_that_holds_the_state_durably_is_enough(
         failing_fsync_of(patch, folders[0])
         assert writer.commit(1, runs).appended
     assert values_of(folders, "t") == {0: ["a", "b"]}
+
+
+@pytest.mark.parametrize("partitions", [1, 600])
+def test_a_state_that_was_published_here_is_known_until_another_file_has_its_name(
+    partitions: int, tmp_path: Path
+) -> None:
+    """Who plans takes it as it was published; a large one lies in two files."""
+    log, state_file = tmp_path / "log", tmp_path / "log" / STATE_FILE
+    options = {"numPartitions": str(partitions), "flush": "os"}
+    kafkalog.append(log, "t", pa.table({"value": ["a"]}), options=options)
+    shutil.copy(state_file, tmp_path / "older")
+    kafkalog.append(log, "t", pa.table({"value": ["b"]}), options=options)
+    known, read = find_state(log), load_state(log)
+    assert known is not None
+    assert read is not None
+    assert replace(known, snapshot=None) == replace(read, snapshot=None)
+    (tmp_path / "older").replace(state_file)
+    again, read = find_state(log), load_state(log)
+    assert again is not None
+    assert read is not None
+    assert again.sequence == read.sequence < known.sequence

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from kafkalog.checkpoints.commit_state import CommitState
     from kafkalog.checkpoints.intent import Intent
+    from kafkalog.streaming.store.nodes import Node
 
 ONE_EACH = {"replication.factor": "1", "min.insync.replicas": "1", "numPartitions": "3"}
 
@@ -299,10 +300,10 @@ def test_a_node_that_vanishes_between_two_looks_is_left_out(
 ) -> None:
     boot_of = committer.boot_of
 
-    def vanishing(directories: list[Path]) -> str | None:
+    def vanishing(node: Node) -> str | None:
         if nodes[1].exists():
             away(nodes[1])
-        return boot_of(directories)
+        return boot_of(node)
 
     monkeypatch.setattr(committer, "boot_of", vanishing)
     append(nodes, 1, ["a"])
