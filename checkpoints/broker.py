@@ -161,7 +161,7 @@ def _split(line: str, fields: int, path: Path, number: int) -> tuple[str, ...]:
     return words
 
 
-def parse_integer(text: str, bits: int, path: Path, line: int) -> int:
+def parse_integer(text: str, bits: int, path: Path | str, line: int) -> int:
     """Parse a decimal integer as Java does: ASCII digits with a sign, of ``bits`` bits."""
     if len(text) < _FEW_DIGITS and text.isascii() and text.isdecimal():
         return int(text)
@@ -394,7 +394,9 @@ def read_topic_id(directory: Path) -> str | None:
         LogDirectoryError: it may not be opened.
     """
     try:
-        return _topic_id(directory / PARTITION_METADATA)
+        if isinstance(directory, RemotePath):
+            return _topic_id(directory / PARTITION_METADATA)
+        return _topic_id(f"{directory}/{PARTITION_METADATA}")  # a Path is slow to make
     except FileNotFoundError:
         return None
     except (CheckpointError, LogDirectoryError) as error:
@@ -407,7 +409,7 @@ def read_topic_id(directory: Path) -> str | None:
         ) from error
 
 
-def _topic_id(path: Path) -> str:
+def _topic_id(path: Path | str) -> str:
     content = read_regular(path, limit=_SMALL)
     plain = _AS_WRITTEN.fullmatch(content)
     if plain is not None and is_topic_id(plain[1].decode()):
@@ -424,7 +426,7 @@ def _topic_id(path: Path) -> str:
     return topic_id
 
 
-def _labelled(label: str, line: str, path: Path) -> str:
+def _labelled(label: str, line: str, path: Path | str) -> str:
     found = re.fullmatch(rf"{label}:\s+(\S+)", line)
     if not found:
         raise CheckpointError(f"{path}: found {line[:80]!r}, expected '{label}: ...'")

@@ -409,7 +409,7 @@ def _verified_segments(paths: Sequence[str], topic: str | None) -> Iterator[Veri
             row = {
                 "topic": key.topic,
                 "partition": key.partition,
-                "segment": segment.path.name,
+                "segment": str(segment.place()).rpartition("/")[2],
                 "batches": checked.batches,
                 "bytes": checked.bytes,
                 "problem": "; ".join([*checked.problems, *checked.headers]) or None,
@@ -436,7 +436,7 @@ def _checked(
     segment: LogSegment, follower: LogSegment | None, records: RecordCheck
 ) -> SegmentCheck:
     try:
-        size = segment.path.stat().st_size
+        size = segment.opened.size
         following = None if follower is None else follower.base_offset
         checked = check_segment(segment, following, records=records)
         if checked.problems and segment.path.stat().st_size > size:

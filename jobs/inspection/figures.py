@@ -310,8 +310,18 @@ def _add(counts: list[int], more: Sequence[int]) -> None:
     counts[1] += more[1]
 
 
+_FEW_ROWS: Final = 16
+"""So many rows, as a small partition has, are looked at sooner than encoded by Arrow."""
+
+
 def _rows_by(names: pa.Array) -> Iterator[tuple[Any, Any]]:
     """Yield each name, and the rows that have it: int64[n]."""
+    if len(names) <= _FEW_ROWS:
+        rows: dict[Any, list[int]] = {}
+        for row, name in enumerate(names.to_pylist()):
+            rows.setdefault(name, []).append(row)
+        yield from ((name, np.array(chosen)) for name, chosen in rows.items())
+        return
     coded = names.dictionary_encode()
     codes = coded.indices.to_numpy()
     for code, name in enumerate(coded.dictionary.to_pylist()):

@@ -82,7 +82,7 @@ class SparseIndex(Closing):
     KEY: ClassVar[str]
     """The field that lookups search by."""
 
-    def __init__(self, path: Path, base_offset: int) -> None:
+    def __init__(self, path: Path | str, base_offset: int) -> None:
         """Open ``path``, the index of the segment with ``base_offset``.
 
         Raises:
@@ -97,7 +97,7 @@ class SparseIndex(Closing):
         self._known_slots: Entries = np.empty(0, np.int64)
         self._whole: npt.NDArray[np.void] | None = None
         try:
-            size = self._file.size
+            size = self._file.opened_size
             self._check_size(size)
             if isinstance(path, RemotePath):
                 self._take_known(path)

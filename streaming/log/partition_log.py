@@ -270,6 +270,18 @@ class PartitionLog(Closing):
                 done = limit
         return found
 
+    def planned(self, piece: SegmentSlice) -> LogSegment | None:
+        """Open the file that a slice of this log was planned for; None if there is none any more.
+
+        The segment of the listing most often is that file.
+        """
+        named = self.segments.from_floor(piece.base_offset)[0]
+        with suppress(FileNotFoundError):
+            if named.identity == (piece.device, piece.inode):
+                return named
+        named.close()
+        return open_planned(piece)
+
     def _following(self, segment: LogSegment) -> int | None:
         """Return the first offset after those of a segment; None for the active one."""
         higher = self.segments.higher(segment.base_offset)
@@ -432,7 +444,7 @@ def measure_unread(log: PartitionLog, start: int, end: int) -> tuple[int, int | 
     """
     slices = log.slices(max(start, log.log_start_offset), end)
     size = sum(each.size for each in slices)
-    segment = open_planned(slices[0]) if slices else None
+    segment = log.planned(slices[0]) if slices else None
     if segment is not None:
         with segment, suppress(CorruptRecordError):  # said where the next record is looked for
             first = _first_batch(segment, slices[0])

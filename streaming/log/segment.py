@@ -125,6 +125,9 @@ A worker of Spark's shares its core with the JVM, which has the caches to itself
 such Python costs twice what it costs alone.
 """
 
+_INDEX_INTERVAL_BYTES: Final = 4096
+"""Kafka's default: a reader takes no more than that for one batch too many anyway."""
+
 _Index = TypeVar("_Index", OffsetIndex, TimeIndex)
 
 
@@ -183,6 +186,15 @@ class LogSegment(Closing):
         name = self._prefix + file_name(self.base_offset, kind) + self._suffix
         return self.directory / name
 
+    def place(self, kind: str = LOG) -> str | RemotePath:
+        """Return the path of one of its files as it is opened and looked at soonest.
+
+        To make a local ``Path`` takes longer than to open what it leads to.
+        """
+        name = f"{self._prefix}{file_name(self.base_offset, kind)}{self._suffix}"
+        here = self.directory
+        return here / name if isinstance(here, RemotePath) else f"{here}/{name}"
+
     @property
     def opened(self) -> OpenFile:
         """The open ``.log`` file.
@@ -192,7 +204,7 @@ class LogSegment(Closing):
             LogDirectoryError: a link, FIFO or device has its name.
         """
         if self._opened is None:
-            self._opened = open_file(self.path)
+            self._opened = open_file(self.place())
         return self._opened
 
     @property
@@ -233,12 +245,12 @@ class LogSegment(Closing):
         """Use the time index no more, with a warning: it contradicts the log."""
         self._give_up_index(TIME_INDEX, CorruptIndexError(reason))
 
-    def _index(self, suffix: str, kind: Callable[[Path, int], _Index]) -> _Index | None:
+    def _index(self, suffix: str, kind: Callable[[Path | str, int], _Index]) -> _Index | None:
         if suffix not in self._indexes:
             # The log first: entries that are written later point into bytes that we do not see.
             _ = self.opened
             try:
-                self._indexes[suffix] = kind(self.file(suffix), self.base_offset)
+                self._indexes[suffix] = kind(self.place(suffix), self.base_offset)
             except (FileNotFoundError, CorruptIndexError) as error:
                 self._give_up_index(suffix, error)
         return self._indexes[suffix]  # type: ignore[return-value]
@@ -287,7 +299,8 @@ class LogSegment(Closing):
         Up to 1.1, brokers wrote the first offset of an append. Of a wrapper the header has the
         last one: there the messages inside tell.
         """
-        known = self.path.offset_at(position) if isinstance(self.path, RemotePath) else None
+        place = self.place() if isinstance(self.directory, RemotePath) else None
+        known = place.offset_at(position) if isinstance(place, RemotePath) else None
         if known is not None:
             return self.base_offset <= known <= offset
         header = self.header_at(position)
@@ -322,8 +335,11 @@ class LogSegment(Closing):
         """Find a position from which on all offsets are at or above ``offset``, by the index.
 
         It is a bound for reading, close to the batch that ends the range; the size of the file if
-        the index does not reach so far.
+        the index does not reach so far, or the file is not larger than what lies between entries.
         """
+        size = self.size
+        if size <= _INDEX_INTERVAL_BYTES:
+            return size
         index = self.offset_index()
         try:
             position = None if index is None else index.end_position(offset)
@@ -416,7 +432,7 @@ class LogSegment(Closing):
             length = needed or max(min(chunk_bytes, end - position), HEADER_SIZE)
             del data  # who has let go of the last chunk needs memory for one
             data = self.opened.read(position, min(length, size - position))
-            scan = scan_batches(data, file_position=position, path=str(self.path))
+            scan = scan_batches(data, file_position=position, path=str(self.place()))
             if scan.consumed:
                 ordered = self._count_ordered(scan.table, position + scan.consumed, last_offset)
                 yield from self._chunk(data, scan.table[:ordered], position)

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final, Self, TypeVar, overload
 from kafkalog.errors import LogDirectoryError, UnknownTopicOrPartitionError
 from kafkalog.files.remote_path import RemotePath
 from kafkalog.files.system import system
-from kafkalog.files.watch import stamp_of
+from kafkalog.files.watch import stamp_from, stamp_of
 from kafkalog.model import MAX_OFFSET
 from kafkalog.streaming.log.files import (
     CLEANED,
@@ -105,23 +105,25 @@ def segment_names(directory: Path) -> list[str]:
         UnknownTopicOrPartitionError: the folder is gone.
         LogDirectoryError: no two listings agree.
     """
-    return _names_and_time(directory)[0]
+    return _names_and_stamp(directory)[0]
 
 
-def _names_and_time(directory: Path) -> tuple[list[str], int | None]:
-    """List as :func:`segment_names`; also return when the folder had changed last, in ns.
+def _names_and_stamp(directory: Path) -> tuple[list[str], Stamp | None]:
+    """List as :func:`segment_names`; also return the folder's stamp.
 
-    As long as that is the folder's time, the names are those in it. None where a change after the
-    listing may have left the folder with the same time.
+    As long as the folder has it, the names are those in it. None where a change after the listing
+    may have left the folder with the same one.
     """
     try:
         if isinstance(directory, RemotePath):  # a listing of a store is of one moment
             return [e.name for e in directory.entries() if e.name.endswith(_KINDS)], None
-        before = directory.stat().st_mtime_ns
+        folder = str(directory)
+        before = os.stat(folder)  # noqa: PTH116 - twice as fast as Path.stat()
         names = _list(directory)
-        unchanged_ns = system.time_ns() - before
-        if directory.stat().st_mtime_ns == before and unchanged_ns > _SETTLED_NS:
-            return names, before if unchanged_ns > _KEPT_NS else None
+        unchanged_ns = system.time_ns() - before.st_mtime_ns
+        after = os.stat(folder)  # noqa: PTH116
+        if after.st_mtime_ns == before.st_mtime_ns and unchanged_ns > _SETTLED_NS:
+            return names, stamp_from(before) if unchanged_ns > _KEPT_NS else None
         for rest in _RESTS_SECONDS:
             system.sleep(rest)
             again = _list(directory)
@@ -280,9 +282,7 @@ class SegmentListing:
         return None if isinstance(self._directory, RemotePath) else stamp_of(str(self._directory))
 
     def _list(self) -> LogSegments:
-        stamp = self._stamp_now()
-        names, changed_ns = _names_and_time(self._directory)
-        self._stamp = stamp if stamp is not None and stamp[3] == changed_ns else None
+        names, self._stamp = _names_and_stamp(self._directory)
         return LogSegments(_segments_of(self._directory, names))
 
 

@@ -62,9 +62,19 @@ BATCH_ROW_SCHEMA: Final = pa.schema(
 ``baseTimestamp``. ``error`` is null for a batch without fault.
 """
 
+_TYPES: Final = {field.name: field.type for field in BATCH_ROW_SCHEMA}
 _ROWS: Final = 8192
 _SEQUENCES: Final = 2**31
+_UNTIMED, _CREATED, _APPENDED = (
+    int(kind)
+    for kind in (
+        TimestampType.NO_TIMESTAMP_TYPE,
+        TimestampType.CREATE_TIME,
+        TimestampType.LOG_APPEND_TIME,
+    )
+)
 _UNKNOWN_CODEC: Final = "unknown"
+_LAST_CODEC: Final = int(max(Codec))
 _CODECS: Final = (*(codec.name.lower() for codec in Codec), *[_UNKNOWN_CODEC] * 3)
 
 
@@ -113,12 +123,12 @@ class BatchDescriber:
             "position": table.position,
             "size": table.size,
             "magic": table.magic,
-            "codec": pa.array(_CODECS).take(pa.array(table.codec)),
+            "codec": [_CODECS[codec] for codec in table.codec.tolist()],
             "crc": table.crc,
             "crcValid": ~bad,
-            "baseOffset": pa.array(base_offset, mask=~opened),
+            "baseOffset": pa.array(base_offset, pa.int64(), mask=~opened),
             "lastOffset": table.last_offset,
-            "count": pa.array(count, mask=~opened),
+            "count": pa.array(count, pa.int32(), mask=~opened),
             "baseTimestamp": table.base_timestamp,
             "maxTimestamp": table.max_timestamp,
             "timestampType": _timestamp_types(table),
@@ -128,14 +138,18 @@ class BatchDescriber:
             "lastSequence": _last_sequence(table),
             "transactional": table.is_transactional,
             "control": table.is_control,
-            "deleteHorizonMs": pa.array(table.base_timestamp, mask=~_has_delete_horizon(table)),
+            "deleteHorizonMs": pa.array(
+                table.base_timestamp, pa.int64(), mask=~_has_delete_horizon(table)
+            ),
             "leaderEpoch": table.leader_epoch,
-            "error": pa.array(errors, pa.string()),
+            "error": errors,
         }
-        return pa.RecordBatch.from_arrays(
-            [pa.array(columns[field.name]).cast(field.type) for field in BATCH_ROW_SCHEMA],
-            schema=BATCH_ROW_SCHEMA,
-        )
+        # Of their types at once: a cast of Arrow's takes 5 µs, and a small partition has a row.
+        arrays = [
+            each if isinstance(each, pa.Array) else pa.array(each, _TYPES[name])
+            for name, each in columns.items()
+        ]
+        return pa.RecordBatch.from_arrays(arrays, schema=BATCH_ROW_SCHEMA)
 
     def _opened(
         self,
@@ -167,7 +181,7 @@ class BatchDescriber:
 def _errors(table: BatchTable, bad: NDArray[np.bool_]) -> list[str | None]:
     """Say what is wrong with each batch as far as its header and checksum tell."""
     errors: list[str | None] = [None] * len(table)
-    for row in np.flatnonzero(table.codec > max(Codec)).tolist():
+    for row in np.flatnonzero(table.codec > _LAST_CODEC).tolist():
         errors[row] = f"codec {table.codec[row]} is not known"
     for row in np.flatnonzero(bad).tolist():
         errors[row] = f"its bytes do not match its checksum {int(table.crc[row]):08x}"
@@ -175,12 +189,8 @@ def _errors(table: BatchTable, bad: NDArray[np.bool_]) -> list[str | None]:
 
 
 def _timestamp_types(table: BatchTable) -> Integers:
-    create_or_append_time = np.where(
-        table.is_log_append_time, TimestampType.LOG_APPEND_TIME, TimestampType.CREATE_TIME
-    )
-    types: Integers = np.where(
-        table.magic == 0, TimestampType.NO_TIMESTAMP_TYPE, create_or_append_time
-    )
+    create_or_append_time = np.where(table.is_log_append_time, _APPENDED, _CREATED)
+    types: Integers = np.where(table.magic == 0, _UNTIMED, create_or_append_time)
     return types
 
 

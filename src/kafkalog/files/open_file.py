@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import numpy as np
 
-from kafkalog.files.regular import name_file, open_regular
+from kafkalog.files.regular import name_file, open_known
 from kafkalog.files.remote_path import RemotePath
 from kafkalog.files.system import forgotten_when_forked, remembered, system
 
@@ -60,6 +60,11 @@ class OpenFile(Protocol):
     @property
     def size(self) -> int:
         """Bytes that it has now."""
+        ...
+
+    @property
+    def opened_size(self) -> int:
+        """Bytes that it had when it was opened."""
         ...
 
     @property
@@ -141,10 +146,12 @@ def fill_from(descriptor: int, position: int, data: npt.NDArray[np.uint8]) -> in
 class LocalFile:
     """A descriptor, which belongs to it: one that is not closed goes with the object."""
 
-    __slots__ = ("_descriptor",)
+    __slots__ = ("_descriptor", "_found")
 
-    def __init__(self, descriptor: int) -> None:
+    def __init__(self, descriptor: int, found: os.stat_result | None = None) -> None:
         self._descriptor = descriptor
+        self._found = found
+        """How it was found when it was opened, if that was looked at."""
 
     @property
     def size(self) -> int:
@@ -152,9 +159,14 @@ class LocalFile:
         return os.fstat(self._descriptor).st_size
 
     @property
+    def opened_size(self) -> int:
+        """Bytes that the file had when it was opened."""
+        return self.size if self._found is None else self._found.st_size
+
+    @property
     def identity(self) -> FileIdentity:
         """Device and inode."""
-        status = os.fstat(self._descriptor)
+        status = self._found or os.fstat(self._descriptor)
         return FileIdentity(status.st_dev, status.st_ino)
 
     def read(self, position: int, length: int) -> Bytes:
@@ -280,7 +292,7 @@ class RemoteFile:
         self._store = store
         self._key = key
         self._handle, status = store.open(key)
-        self.size = status.st_size
+        self.size = self.opened_size = status.st_size
         """Bytes that it had when it was opened."""
         self.identity = FileIdentity(status.st_dev, status.st_ino)
         """Made of its size and the store's tag for its content."""
@@ -379,7 +391,7 @@ class RemoteFile:
 # ----------------------------------------------------------------------------------------------
 
 
-def open_file(path: Path) -> OpenFile:
+def open_file(path: Path | str) -> OpenFile:
     """Open a regular file.
 
     Raises:
@@ -392,6 +404,6 @@ def open_file(path: Path) -> OpenFile:
         if local is None:
             return open_remote(path)
         with suppress(FileNotFoundError):  # deleted here since, and maybe kept in a remote tier
-            return LocalFile(open_regular(local))
+            return LocalFile(*open_known(local))
         return open_remote(path)
-    return LocalFile(open_regular(path))
+    return LocalFile(*open_known(path))

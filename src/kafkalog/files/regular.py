@@ -73,7 +73,7 @@ def name_file(error: OSError, descriptor: int) -> None:
             error.filename = str(Path(f"/proc/self/fd/{descriptor}").readlink())
 
 
-def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:
+def open_regular(path: Path | str, flags: int = os.O_RDONLY) -> int:
     """Open an existing regular file and return its descriptor, which the caller closes.
 
     Raises:
@@ -83,7 +83,7 @@ def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:
     return open_known(path, flags)[0]
 
 
-def open_known(path: Path, flags: int = os.O_RDONLY) -> tuple[int, os.stat_result]:
+def open_known(path: Path | str, flags: int = os.O_RDONLY) -> tuple[int, os.stat_result]:
     """Open as :func:`open_regular`; also return what was opened, as it was then.
 
     Raises:
@@ -112,7 +112,7 @@ def open_known(path: Path, flags: int = os.O_RDONLY) -> tuple[int, os.stat_resul
     return descriptor, found
 
 
-def read_regular(path: Path, *, limit: int) -> bytes:
+def read_regular(path: Path | str, *, limit: int) -> bytes:
     """Read a small file whole.
 
     Raises:
@@ -125,7 +125,7 @@ def read_regular(path: Path, *, limit: int) -> bytes:
         return _read_small(path, limit)
 
 
-def _read_small(path: Path, limit: int) -> bytes:
+def _read_small(path: Path | str, limit: int) -> bytes:
     descriptor, found = open_known(path)
     try:
         return _read_whole(descriptor, found.st_size, path, limit)
@@ -144,7 +144,7 @@ def read_whole(descriptor: int, path: Path, *, limit: int) -> bytes:
     return _read_whole(descriptor, os.fstat(descriptor).st_size, path, limit)
 
 
-def _read_whole(descriptor: int, size: int, path: Path, limit: int) -> bytes:
+def _read_whole(descriptor: int, size: int, path: Path | str, limit: int) -> bytes:
     if size > limit:
         raise LogDirectoryError(f"{path}: has {size} bytes, expected at most {limit}")
     data = b""

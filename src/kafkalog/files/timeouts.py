@@ -95,7 +95,7 @@ def run_with_timeout(action: Callable[[], _T], folders: Sequence[Path], limit_ms
             held.popitem()[1].close()
 
 
-def at(path: Path) -> AbstractContextManager[object]:
+def at(path: Path | str) -> AbstractContextManager[object]:
     """Return what the work at ``path`` is done in, a folder of an action or something below one."""
     going = current()
     return going.at(path) if isinstance(going, _AbandonableCall) else _ANYWHERE
@@ -203,7 +203,7 @@ class _AbandonableCall(Generic[_T]):
                 _LOGGER.warning("the call in %s has returned", self._left_at)
         self._end.release()
 
-    def at(self, path: Path) -> AbstractContextManager[object]:
+    def at(self, path: Path | str) -> AbstractContextManager[object]:
         """Return what the work at ``path`` is done in."""
         text = str(path)  # a Path finds its parents slowly
         for folder, own, above in self._folders:

@@ -340,7 +340,7 @@ def _load_indexed(segment: LogSegment, index_interval_bytes: int) -> SegmentStat
         base_offset=segment.base_offset,
         next_offset=segment.base_offset,
         # A segment without timestamps never writes to its time index once it has made it.
-        created_ms=times.path.stat().st_mtime_ns // 1_000_000,
+        created_ms=segment.file(TIME_INDEX).stat().st_mtime_ns // 1_000_000,
         size=last.position,
         first_timestamp=NO_TIMESTAMP if first is None else first.max_timestamp,
         max_timestamp=NO_TIMESTAMP if indexed is None else indexed.timestamp,

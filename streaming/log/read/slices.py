@@ -99,7 +99,7 @@ def slice_segment(segment: LogSegment, start: int, end: int, *, sealed_end: bool
     start_position = segment.floor_position(start) if start > segment.base_offset else 0
     end_position = segment.size if sealed_end else segment.end_position(end)
     return SegmentSlice(
-        segment.path if isinstance(segment.path, RemotePath) else str(segment.path),
+        segment.place(),
         segment.base_offset,
         identity.device,
         identity.inode,

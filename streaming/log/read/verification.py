@@ -76,7 +76,7 @@ def check_segment(
         ]
         valid, batches = ValidBatches(segment), 0
         if records is not None:
-            records.begin(segment.path)
+            records.begin(segment.place())
         for chunk in valid.chunks():
             batches += len(chunk.table)
             for check in checks:
@@ -122,7 +122,7 @@ class RecordCheck:
         self._decoder = RecordDecoder(Columns.OFFSET | Columns.TIMESTAMP_MS, check_crcs=False)
         self.begin(Path())
 
-    def begin(self, path: Path) -> None:
+    def begin(self, path: Path | str) -> None:
         """Turn to the segment of another file, of which nothing was found yet."""
         self._path = path
         self._broken = _Named("more batches that cannot be read")
@@ -284,7 +284,7 @@ class _Named:
 class _Entries(NamedTuple):
     """All entries of an index: absolute offsets, and the other field; int64[n] each."""
 
-    path: Path
+    path: Path | str
     offsets: npt.NDArray[np.int64]
     others: npt.NDArray[np.int64]
 
@@ -394,7 +394,7 @@ class _TimeCheck(_Check):
 
 def _opened(kind: type[_Check], segment: LogSegment, problems: list[str]) -> _Check | None:
     """Read an index whole; what keeps it from being read joins the problems."""
-    path = segment.file(kind.SUFFIX)
+    path = segment.place(kind.SUFFIX)
     try:
         with kind.INDEX(path, segment.base_offset) as index:
             entries = index.read(0, len(index))

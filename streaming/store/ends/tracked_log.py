@@ -97,6 +97,8 @@ class TrackedLog:
         of new segments, and after a commit too: in a mirror a segment may come after the commit's
         files.
         """
+        if not self._is_read:
+            return True
         stamp = stamp_of(self._active)
         end = self.end
         may_grow = end is None or not end.is_confirmed
@@ -188,7 +190,7 @@ class TrackedLog:
     def _read_log(self, folder: Path, verify_from: Callable[[TrackedLog], int | None]) -> None:
         with PartitionLog(folder, self.where.topic_partition, listing=self.listing) as log:
             # a folder that has no segment yet will have one soon, and is read until then
-            self._active = watchable(log.segments[-1].path) if log.segments else ""
+            self._active = log.segments[-1].place() if log.segments else ""
             self._stamp = stamp_of(self._active)
             unverified = verify_from(self)
             if unverified is not None:
