@@ -81,6 +81,7 @@ _SHORT: Final = {
     "tests/spark/test_remote.py": (
         "test_a_tiered_topic_is_read_with_its_log_and_no_key_is_in_an_event",
         "test_rows_are_written_to_a_bucket_and_read_from_it",
+        "test_a_log_is_mirrored_into_a_bucket_and_restored_into_one",
     ),
     "tests/spark/test_latest.py": (
         "test_it_gives_what_max_by_gives",
@@ -256,7 +257,12 @@ def lowest_requirements() -> tuple[str, ...]:
 
 _FEW: Final = {
     name: SUITES[name]
-    for name in ("batch and stream", "sink, foreachBatch", "a log in a bucket, tiers")
+    for name in (
+        "batch and stream",
+        "sink, foreachBatch",
+        "views, view=latest",
+        "a log in a bucket, tiers",
+    )
 }
 _UNIT_FILES: Final = ("tests/unit",)
 _UNIT: Final = {"unit tests": _UNIT_FILES}
