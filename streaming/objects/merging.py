@@ -18,6 +18,7 @@ else no commit above the oldest of them could be deleted.
 from __future__ import annotations
 
 import logging
+from collections import deque
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
@@ -56,6 +57,7 @@ from kafkalog.streaming.records.batch_layout import HEADER_SIZE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+    from concurrent.futures import Future
     from pathlib import Path
 
     from kafkalog.checkpoints.bucket_state import BucketState, ExtentKey
@@ -82,6 +84,8 @@ _SHARED_BYTES: Final = 32 << 20
 _ONE_RANGE_BYTES: Final = 8 << 20
 _GAP_BYTES: Final = 64 << 10
 _AT_A_TIME: Final = 4
+_AHEAD_BYTES: Final = _AT_A_TIME * _ONE_RANGE_BYTES
+"""How many bytes are asked for before they are needed."""
 _MAX_RELATIVE_OFFSET: Final = 2**31 - 1
 
 _LOGGER: Final = logging.getLogger("kafkalog.sink")
@@ -416,8 +420,8 @@ class ExtentReader:
     def in_order(self, extents: Sequence[Extent]) -> Iterator[tuple[Extent, bytes]]:
         """Yield the batches of extents with their offsets, in their order."""
         for some, parts in self._fetched(extents):
-            for extent, data in zip(some, parts, strict=True):
-                yield extent, self._numbered(extent, data)
+            for extent in some:
+                yield extent, self._numbered(extent, parts.pop(0))
 
     def _numbered(self, extent: Extent, data: bytes) -> bytes:
         return number_batches(data, extent, self._name(extent))
@@ -426,14 +430,22 @@ class ExtentReader:
         return f"{self._objects.root}/{object_path(self._log_id, extent.object)}"
 
     def _fetched(self, extents: Sequence[Extent]) -> Iterator[tuple[list[Extent], list[bytes]]]:
-        ranges = list(_ranges(extents))
+        """Yield extents with their bytes, of which so many come ahead; a large one comes alone."""
+        waiting = deque((some, sum(extent.size for extent in some)) for some in _ranges(extents))
+        coming: deque[tuple[list[Extent], int, Future[list[bytes]]]] = deque()
         pool = system.pool(_AT_A_TIME, "kafkalog-merge")
+        ahead = 0
         try:
-            coming = [pool.submit(self._fetch, some) for some in ranges[:_AT_A_TIME]]
-            for slot, some in enumerate(ranges):
-                yield some, coming.pop(0).result()
-                if slot + _AT_A_TIME < len(ranges):
-                    coming.append(pool.submit(self._fetch, ranges[slot + _AT_A_TIME]))
+            while waiting or coming:
+                while waiting and (not coming or ahead + waiting[0][1] <= _AHEAD_BYTES):
+                    some, size = waiting.popleft()
+                    coming.append((some, size, pool.submit(self._fetch, some)))
+                    ahead += size
+                some, size, fetched = coming.popleft()
+                ahead -= size
+                parts = fetched.result()
+                del fetched  # who gets the parts may take them out
+                yield some, parts
         finally:
             pool.shutdown()
 

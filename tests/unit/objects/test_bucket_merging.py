@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 import pytest
-from tests.support.bucket_model import MemoryObjects, without_rests
+from tests.support.bucket_model import MemoryObjects, NoThreads, without_rests
 
 import kafkalog
 from kafkalog.checkpoints.bucket_state import (
@@ -20,6 +20,7 @@ from kafkalog.checkpoints.bucket_state import (
     Extent,
     checkpoint_bytes,
     commit_name,
+    data_name,
     object_path,
     parse_checkpoint,
     parse_commit,
@@ -40,7 +41,7 @@ from kafkalog.streaming.log.segment import LogSegment
 from kafkalog.streaming.objects import bucket_store
 from kafkalog.streaming.objects.bucket_log import BucketLog, Proposal
 from kafkalog.streaming.objects.bucket_store import BucketRoot
-from kafkalog.streaming.objects.merging import merge, sealed_indexes
+from kafkalog.streaming.objects.merging import ExtentReader, merge, sealed_indexes
 from kafkalog.streaming.objects.sweeping import clean_commits, sweep_data
 from kafkalog.streaming.options.read_options import ReadOptions
 from kafkalog.streaming.source.schema import ReadRows
@@ -474,6 +475,26 @@ class LargeSegment(FolderObjects):
 
 
 BATCH = 16 << 10
+
+
+@pytest.mark.parametrize("size", [20 << 20, 8 << 20, 1 << 10])
+def test_a_merge_asks_for_few_bytes_ahead(
+    objects: FolderObjects, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    monkeypatch.setattr(system, "pool", NoThreads)
+    asked = []
+
+    def get_range(name: str, position: int, size: int) -> bytes:
+        asked.append(size)
+        return bytes(size)
+
+    monkeypatch.setattr(objects, "get_range", get_range)
+    some = [Extent(data_name(n, "0" * 32), 0, size, n, 1, 0, 0) for n in range(100)]
+    found = ExtentReader(objects, "log")._fetched(some)
+    for number in range(1, 101):
+        assert [len(part) for part in next(found)[1]] == [size]
+        assert sum(asked) - number * size <= 32 << 20
+    assert len(asked) == 100
 
 
 def large_batch(number: int) -> bytes:
