@@ -17,25 +17,40 @@ from __future__ import annotations
 
 import contextlib
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import confluent_kafka
 from confluent_kafka.admin import AdminClient
 from tests.support.kafka import Topic
 
-from kafkalog.checkpoints.broker import HIGH_WATERMARK, LOG_START_OFFSET, read_offset_checkpoint
+from kafkalog.checkpoints.broker import (
+    HIGH_WATERMARK,
+    LOG_START_OFFSET,
+    read_offset_checkpoint,
+    read_topic_id,
+)
+from kafkalog.checkpoints.bucket_state import BucketCommit, Extent
+from kafkalog.checkpoints.commit_state import PartitionState, TopicState
 from kafkalog.model import TopicPartition
+from kafkalog.streaming.admin import retention
+from kafkalog.streaming.objects.bucket_log import Proposal
+from kafkalog.streaming.objects.bucket_store import BucketRoot
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from pathlib import Path
 
     from tests.support.kafka import Broker
+
+    from kafkalog.files.storage import RemoteRoot
 
 __all__ = [
     "BROKER_SETTINGS",
     "EPOCH_MS",
     "SEGMENTS",
     "TOPICS",
+    "copy_to_bucket",
     "delete_records",
     "filled_topics",
     "wait_until_on_disk",
@@ -126,6 +141,61 @@ def wait_until_on_disk(broker: Broker, *topics: str) -> None:
             if time.monotonic() > deadline:
                 raise TimeoutError(f"{topic}: the broker says {said}, its files {starts} {ends}")
             time.sleep(0.05)
+
+
+def copy_to_bucket(folder: Path, place: RemoteRoot, *topics: str) -> None:
+    """Commit what topics have to a log in a bucket: their batches as they are, where they are.
+
+    What was copied before stays; logs start where the broker's do.
+    """
+    starts = read_offset_checkpoint(folder, LOG_START_OFFSET)
+    ends = read_offset_checkpoint(folder, HIGH_WATERMARK)
+    keys = sorted(key for key in ends if key.topic in topics)
+    root = BucketRoot.of(place)
+    with root.writing(creates=True) as log:
+        states: dict[str, TopicState] = {}
+        extents: dict[tuple[str, int], list[Extent]] = {}
+        inline = bytearray()
+        known = log.follow().topics
+        for key in keys:
+            topic_id = read_topic_id(folder / str(key)) or ""
+            name, number = key
+            before = known[topic_id].partitions[number].log_end if topic_id in known else None
+            own = [*_extents_of(folder / str(key), starts.get(key, 0), before, inline)]
+            start = min(starts.get(key, 0), *(each.base_offset for each in own[:1]), ends[key])
+            partition = PartitionState(start, start, start, 0)
+            if topic_id in known:
+                partition = known[topic_id].partitions[number]
+            state = states.get(topic_id, TopicState(name))
+            ended = {**state.partitions, number: partition.ended_at(ends[key], 0)}
+            states[topic_id] = replace(state, partitions=ended)
+            if own:
+                extents[topic_id, number] = own
+        change = BucketCommit(topics=states, extents=extents, inline=bytes(inline))
+        log.commit(lambda _: Proposal(change, is_known_again=False))
+    trimmed = {key: start for key, start in starts.items() if key in keys and start}
+    if trimmed:
+        retention.delete_records([place], trimmed)
+
+
+def _extents_of(
+    folder: Path, start: int, before: int | None, inline: bytearray
+) -> Iterator[Extent]:
+    """Yield an extent for each batch from a start on, or from where a copy ends."""
+    for path in sorted(folder.glob("*.log")):
+        data, position = path.read_bytes(), 0
+        while position < len(data):
+            batch = data[position : position + 12 + int.from_bytes(data[position + 8 :][:4], "big")]
+            position += len(batch)
+            base, delta = (int.from_bytes(batch[a:b], "big") for a, b in ((0, 8), (23, 27)))
+            if base + delta < start if before is None else base < before:
+                continue
+            newest = int.from_bytes(batch[35:43], "big", signed=True)
+            place = ("", len(inline), len(batch))
+            first = base if before is not None else min(start, base)  # as a segment's name says
+            yield Extent(*place, first, base + delta + 1 - first, newest, 0, has_offsets=True)
+            inline += batch
+            start = before = base + delta + 1
 
 
 def _fill_many(broker: Broker) -> None:

@@ -17,6 +17,7 @@ from py4j.java_gateway import JavaObject, is_instance_of
 from py4j.protocol import Py4JJavaError
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
+from tests.support.peer_topics import copy_to_bucket
 from tests.support.spark import end_jvm, small_session
 
 from kafkalog.jobs.process.jars import fetch, kafka_jars
@@ -28,9 +29,11 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
     from tests.support.kafka import Broker
+    from tests.support.object_store import ObjectStore
 
 __all__ = [
     "FORMATS",
+    "OURS",
     "BatchResult",
     "MicroBatch",
     "Peers",
@@ -40,7 +43,9 @@ __all__ = [
     "session_with_both",
 ]
 
-FORMATS: Final = ("kafka", "kafkalog")
+OURS: Final = ("kafkalog", "kafkalog in a bucket")
+FORMATS: Final = ("kafka", *OURS)
+"""Spark's own source; ours over the broker's directory, and over a copy of it in a bucket."""
 
 _CODE: Final = re.compile(r"\[([A-Z_]{12,}(\.[A-Z_]+)?)\]")
 _WRAPPERS: Final = ("STREAM_FAILED", "PYTHON_", "_LEGACY", "INTERNAL_ERROR")
@@ -94,18 +99,30 @@ def session_with_both() -> Iterator[SparkSession]:
 
 
 class Peers:
-    """Runs the same query over ``format("kafka")`` and ``format("kafkalog")``."""
+    """Runs the same query over ``format("kafka")`` and ``format("kafkalog")``.
 
-    def __init__(self, spark: SparkSession, broker: Broker, work: Path) -> None:
+    With a ``store`` the topics can be copied to a bucket, and be read there.
+    """
+
+    def __init__(
+        self, spark: SparkSession, broker: Broker, work: Path, store: ObjectStore | None = None
+    ) -> None:
         self.spark = spark
         self.broker = broker
+        self._store = store
         self._work = work
         self._queries = 0
+
+    def copy(self, *topics: str) -> None:
+        """Bring the copy of topics in the bucket up to what the broker's directory has."""
+        assert self._store is not None
+        (folder,) = self.broker.log_dirs
+        copy_to_bucket(folder, self._store.place("copy"), *topics)
 
     def batch(self, format_: str, options: Mapping[str, str]) -> BatchResult | Refusal:
         """Run a batch query to its end."""
         try:
-            reader = self.spark.read.format(format_)
+            reader = self.spark.read.format(format_.partition(" ")[0])
             frame = reader.options(**self._where(format_), **options).load()
             found = frame.selectExpr("spark_partition_id() AS _task", "*").collect()
         except (PySparkException, Py4JJavaError) as error:
@@ -141,7 +158,7 @@ class Peers:
 
     def resume(self, format_: str, options: Mapping[str, str]) -> list[int] | Refusal:
         """Run the query of a topic from where its last run ended; give all offsets so far."""
-        home = self._work / f"{format_}-{options['subscribe']}"
+        home = self._work / f"{format_} {options['subscribe']}"
         writer = self.frame(format_, options).select("offset").writeStream.format("json")
         writer = writer.option("checkpointLocation", str(home / "checkpoint"))
         query = writer.trigger(availableNow=True).start(str(home / "rows"))
@@ -153,10 +170,13 @@ class Peers:
 
     def frame(self, format_: str, options: Mapping[str, str]) -> DataFrame:
         """Load a stream."""
-        reader = self.spark.readStream.format(format_)
+        reader = self.spark.readStream.format(format_.partition(" ")[0])
         return reader.options(**self._where(format_), **options).load()
 
     def _where(self, format_: str) -> dict[str, str]:
+        if format_ == OURS[1]:
+            assert self._store is not None
+            return {"path": self._store.uri("copy"), **self._store.options}
         if format_ == "kafka":
             return {"kafka.bootstrap.servers": self.broker.bootstrap}
         (folder,) = self.broker.log_dirs
