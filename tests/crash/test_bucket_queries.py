@@ -118,6 +118,7 @@ class Tail:
             self._query.stop()
 
 
+@pytest.mark.timeout(7200)
 @pytest.mark.parametrize("loses", [False, True])
 def test_four_queries_of_which_one_is_killed_again_and_again_an_appender_and_two_tails(
     store: ObjectStore, tmp_path: Path, *, loses: bool
@@ -182,6 +183,7 @@ def check_tails(tails: list[Tail], count: int) -> None:
     assert first == second
 
 
+@pytest.mark.timeout(3600)
 def test_a_query_that_is_killed_at_each_request_of_a_micro_batch_writes_each_row_once(
     store: ObjectStore, tmp_path: Path
 ) -> None:

@@ -28,7 +28,7 @@ VICTIMS: Final = ("worker", "driver", "jvm", "tree")
 all processes."""
 
 _TASKS: Final = 2
-_SECONDS: Final = 600
+_SECONDS: Final = 1800
 _START: Final = (
     "import sys; from tests.support.stopping_source import run_query as run; run(*sys.argv[1:])"
 )
