@@ -494,7 +494,7 @@ def test_a_driver_that_is_killed_at_its_commits_writes_each_row_once(
     store.reset()
     # a worker may outlive its driver, and commit what the next driver finds committed then
     assert codes[:-1] == [-signal.SIGKILL] * (len(codes) - 1)
-    assert len(codes) > 2
+    assert len(codes) > (2 if limited(3) else 1)  # without a limit there is one commit
     assert values_of(spark, options, "b") == [str(n) for n in range(9)]
 
 
