@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shutil
+import threading
 import time
 from pathlib import Path
 from typing import Final
@@ -12,7 +14,7 @@ from typing import Final
 import pytest
 from tests.support.distributions import build, environment_without_kafkalog
 from tests.support.object_servers import S3_KEY
-from tests.support.object_store import object_store
+from tests.support.object_store import Request, object_store
 from tests.support.quick_jvm import QUICK
 from tests.support.spark_cluster import Cluster, Submitted
 
@@ -24,6 +26,9 @@ SETTINGS: Final = {
     "spark.executor.memory": "512m",
     "spark.executor.extraJavaOptions": " ".join(QUICK),
     "spark.ui.enabled": "false",
+    "spark.speculation": "true",
+    "spark.speculation.quantile": "0.5",
+    "spark.speculation.multiplier": "1",
     "spark.log.level": "WARN",
 }
 JOB: Final = """
@@ -58,8 +63,26 @@ spark.stop()
 """
 
 
+class HeldBack:
+    """Hold the first rows of a task of a query back until its batch is committed without them."""
+
+    def __init__(self) -> None:
+        self.committed = threading.Event()
+        self._tasks = itertools.count()
+        self._is_held = False
+
+    def __call__(self, request: Request) -> None:
+        if request.method == "PUT" and "/commits/" in request.path and self._is_held:
+            self.committed.set()
+        if request.method == "PUT" and "/data/" in request.path and next(self._tasks) == 1:
+            self._is_held = True  # the very first ones are those of the driver's own append
+            self.committed.wait(240)
+
+
 @pytest.mark.timeout(1800)
-def test_executors_need_nothing_but_the_bucket(tmp_path: Path) -> None:
+def test_executors_need_nothing_but_the_bucket_and_a_late_attempt_adds_no_row(
+    tmp_path: Path,
+) -> None:
     may = os.geteuid() == 0 and shutil.which("unshare")
     assert may, "only root on Linux may give processes file systems of their own"
     hidden = tmp_path / "of the driver"
@@ -75,7 +98,9 @@ def test_executors_need_nothing_but_the_bucket(tmp_path: Path) -> None:
         object_store("versitygw", tmp_path / "server") as store,
         Cluster(tmp_path / "cluster", variables, hosts=True, hidden=apart) as cluster,
     ):
+        held = store.fault = HeldBack()
         options = {n: store.options[n] for n in ("storage.endpoint", "storage.region")}
+        options |= {"storage.timeout": "300s", "storage.pollInterval": "100ms"}
         words = [f"--conf={name}={value}" for name, value in SETTINGS.items()]
         words += [f"--py-files={zipped}", str(tmp_path / "job.py")]
         words += [store.uri("log"), str(hidden), json.dumps(options)]
@@ -83,6 +108,7 @@ def test_executors_need_nothing_but_the_bucket(tmp_path: Path) -> None:
             while job.code is None:
                 time.sleep(0.2)
             assert job.code == 0, job.told() + cluster.told()
+        assert held.committed.is_set()
     seen, counts = json.loads((hidden / "found").read_text())
     assert seen == [False]
     assert counts == {"b": 40, "c": 41}
