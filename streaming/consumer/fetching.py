@@ -88,15 +88,11 @@ class Fetcher:
             return None
         if isinstance(key, Fetched):
             return key
-        try:
-            found = self._read(key, self._ahead[key])
-        except BaseException:
-            del self._ahead[key]  # it is planned again, from where one is
-            raise
-        if not self._ahead[key].splits and self._ahead[key].rows is None:
-            del self._ahead[key]
-        else:
-            self._ahead[key].position = found.position
+        ahead = self._ahead.pop(key)  # wherever this is cut off, it is planned again
+        found = self._read(key, ahead)
+        if ahead.splits or ahead.rows is not None:
+            ahead.position = found.position
+            self._ahead[key] = ahead
         return found
 
     def begin(
