@@ -147,8 +147,8 @@ def _remedy(kind: str, options: frozenset[str]) -> str | None:
     return remedy if is_local else None
 
 
-def check_file_system(folder: Path) -> int:
-    """Refuse a folder on a file system whose locks or renames do not hold; return its device.
+def check_file_system(folder: Path) -> None:
+    """Refuse a folder on a file system whose locks or renames do not hold.
 
     Raises:
         LogDirectoryError: saying which, and why.
@@ -156,7 +156,7 @@ def check_file_system(folder: Path) -> int:
     device = folder.stat().st_dev
     fit = remembered(_Devices).fit
     if device in fit:
-        return device
+        return
     mount = mount_of(folder)
     reason = None if mount is None else refusal(mount)
     if mount is not None and reason is not None:
@@ -174,7 +174,6 @@ def check_file_system(folder: Path) -> int:
             mount.kind,
         )
     fit.add(device)
-    return device
 
 
 def mount_of(folder: Path) -> Mount | None:

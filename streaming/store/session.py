@@ -26,7 +26,6 @@ from kafkalog.checkpoints.voters import find_voters
 from kafkalog.errors import LogDirectoryError
 from kafkalog.files.deferred_signals import shielded_part
 from kafkalog.files.paths import NodePlace, split_paths
-from kafkalog.files.system import remembered
 from kafkalog.files.timeouts import run_with_timeout
 from kafkalog.streaming.log.log_dir import refuse_a_level_above, refuse_file
 from kafkalog.streaming.store.expired_segments import remove_dead
@@ -283,31 +282,16 @@ def ensure_set(paths: Sequence[str | Path], policy: SetPolicy, *, knows_nodes: b
 def _ensure_set(directories: Sequence[Path], policy: SetPolicy) -> str:
     check_given(directories)
     refuse_mount_points(directories)
-    devices = _Devices()
     for folder in directories:
         make_log_directory(folder)
-        devices[folder] = check_file_system(folder)
+        check_file_system(folder)
         check_no_broker_lived(folder, policy)
         check_no_broker(folder, timeout_ms=policy.wait_ms)
     found = known_set(directories)
-    set_id = _begin_set(directories, policy, devices) if found is None else found.set_id
-    remembered(_Devices).update(devices)
-    return set_id
-
-
-class _Devices(dict[Path, int]):
-    """By log directory: the device on which this process saw it last with a set in it."""
-
-
-def _begin_set(directories: Sequence[Path], policy: SetPolicy, devices: _Devices) -> str:
-    for folder, device in devices.items():
+    if found is not None:
+        return found.set_id
+    for folder in directories:
         refuse_a_level_above(folder)
-        if remembered(_Devices).get(folder, device) != device:
-            raise LogDirectoryError(
-                f"log directory {folder} was on another disk, where this process has written, and "
-                "holds no log now: that disk may not be mounted. Nothing was written. Mount it; or "
-                "start the process again, and a new log begins here"
-            )
     with Session(directories, policy, holder="a new writer") as session:
         return session.open(rolls_back=False).state.set_id
 

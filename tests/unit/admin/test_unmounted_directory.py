@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,7 +15,6 @@ from kafkalog.streaming.admin.recovery import recover
 from kafkalog.streaming.admin.retention import delete_records, retain
 from kafkalog.streaming.admin.salvage import salvage
 from kafkalog.streaming.api import append
-from kafkalog.streaming.store import session
 from kafkalog.streaming.store.policy import SetPolicy
 from kafkalog.streaming.store.session import Session, ensure_set
 
@@ -57,27 +55,6 @@ def test_no_folder_is_made_in_place_of_a_missing_one(tmp_path: Path) -> None:
     with pytest.raises(LogDirectoryError, match="are missing"):
         append([first, second], "t", rows(["b"]))
     assert not second.exists()
-
-
-def test_no_log_begins_where_the_disk_of_another_one_was(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Who appends for days would write below the mount point, and nobody would read that."""
-    log = tmp_path / "log"
-    for name in ("a", "b"):
-        append([log], "t", rows([name]))
-    log.rename(tmp_path / "unmounted")
-    with monkeypatch.context() as patch:
-        patch.setattr(session, "check_file_system", lambda _: -1)  # the disk below it
-        for _ in range(2):
-            with pytest.raises(LogDirectoryError, match="may not be mounted"):
-                append([log], "t", rows(["c"]))
-    assert list(log.iterdir()) == []
-    log.rmdir()
-    (tmp_path / "unmounted").rename(log)
-    append([log], "t", rows(["c"]))
-    shutil.rmtree(log)
-    append([log], "t", rows(["removed on purpose, on the same disk"]))
 
 
 def test_a_disk_that_is_unmounted_while_its_query_runs_is_named(tmp_path: Path) -> None:
