@@ -206,8 +206,8 @@ class _Kept(LocalFile):
 _FILES: Final[dict[tuple[str, int, int], _Kept]] = {}
 
 
-def _open_kept(path: Path) -> _Kept:
-    status = path.stat()
+def _open_kept(path: Path | str) -> _Kept:
+    status = Path(path).stat()
     key = (str(path), status.st_dev, status.st_ino)
     if key not in _FILES:
         _FILES[key] = _Kept(open_regular(path))
