@@ -188,6 +188,10 @@ class LostSegmentError(DataLossError):
     From now on it is left out: who looks again finds the gap that it leaves.
     """
 
+    remedy: ClassVar[str] = (
+        "See what deletes objects there. `failOnDataLoss=false` reads on without them."
+    )
+
 
 class CorruptRecordError(KafkaLogError):
     """Bytes that are no valid batch, message set or record.
