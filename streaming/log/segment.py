@@ -125,9 +125,6 @@ A worker of Spark's shares its core with the JVM, which has the caches to itself
 such Python costs twice what it costs alone.
 """
 
-_INDEX_INTERVAL_BYTES: Final = 4096
-"""Kafka's default: a reader takes no more than that for one batch too many anyway."""
-
 _Index = TypeVar("_Index", OffsetIndex, TimeIndex)
 
 
@@ -335,11 +332,8 @@ class LogSegment(Closing):
         """Find a position from which on all offsets are at or above ``offset``, by the index.
 
         It is a bound for reading, close to the batch that ends the range; the size of the file if
-        the index does not reach so far, or the file is not larger than what lies between entries.
+        the index does not reach so far.
         """
-        size = self.size
-        if size <= _INDEX_INTERVAL_BYTES:
-            return size
         index = self.offset_index()
         try:
             position = None if index is None else index.end_position(offset)

@@ -333,7 +333,7 @@ class Mirrored(Reader):
 class Member(Reader):
     """``kafkalog.Consumer``."""
 
-    options: Mapping[str, Any] = GROUP
+    options: Mapping[str, Any] = {**GROUP, "kafka.max.poll.interval.ms": 2**31 - 1}
 
     def begin(self) -> None:
         self.consumer = Consumer(self.scene.path, "g", "t", options=self.options)
