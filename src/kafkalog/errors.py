@@ -9,6 +9,7 @@
     ├── LogDirectoryError                a log directory missing, strange, or held by another
     ├── OffsetOutOfRangeError            below the log start offset or beyond the log end offset
     ├── DataLossError                    offsets that were promised are gone: see failOnDataLoss
+    │   └── LostSegmentError             a segment that a remote tier names has no log
     ├── CorruptRecordError               bytes that are no valid batch, message set or record
     │   ├── ChecksumMismatchError        the bytes do not match the checksum they carry
     │   ├── DecompressedTooLargeError    a batch whose decompressed size exceeds the bound given

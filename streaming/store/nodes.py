@@ -223,12 +223,7 @@ def write_state(
         ]
         check()
         first, *others = written
-        failed: OSError | None = None
-        try:
-            publish(first.folder / STATE_FILE, suffix=first.suffix, fsync=False)
-        except OSError as error:
-            failed = error
-        _check_published(first, failed)
+        _publish(first)
         renamed = [first, *filter(_follows, others)]
         for each in renamed:
             if not each.is_shared:  # renamed by now, which shows in its stamp
@@ -352,6 +347,20 @@ def _published_stamp(written: _Prepared) -> CommitStamp | None:
             if os.path.samestat(os.fstat(written.descriptor), now):
                 return written.state.stamp
     return load_stamp(written.folder)
+
+
+def _publish(first: _Prepared) -> None:
+    """Rename the first state, which decides.
+
+    Raises:
+        OSError, CommitError: as :func:`write_state`.
+    """
+    failed: OSError | None = None
+    try:
+        publish(first.folder / STATE_FILE, suffix=first.suffix, fsync=False)
+    except OSError as error:
+        failed = error
+    _check_published(first, failed)
 
 
 def _check_published(written: _Prepared, failed: OSError | None) -> None:
