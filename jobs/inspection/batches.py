@@ -409,7 +409,7 @@ def _verified_segments(paths: Sequence[str], topic: str | None) -> Iterator[Veri
             row = {
                 "topic": key.topic,
                 "partition": key.partition,
-                "segment": str(segment.place()).rpartition("/")[2],
+                "segment": segment.path.name,
                 "batches": checked.batches,
                 "bytes": checked.bytes,
                 "problem": "; ".join([*checked.problems, *checked.headers]) or None,
