@@ -41,7 +41,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from kafkalog.errors import CheckpointError, InvalidTopicError, LogDirectoryError
 from kafkalog.files.atomic import create_atomically, write_atomically
 from kafkalog.files.regular import fsync_directory, open_regular, read_regular
-from kafkalog.files.remote_path import RemotePath
+from kafkalog.files.remote_path import RemotePath, place_in
 from kafkalog.files.system import remembered, system
 from kafkalog.model import TopicPartition, validate_topic_name
 
@@ -394,9 +394,7 @@ def read_topic_id(directory: Path) -> str | None:
         LogDirectoryError: it may not be opened.
     """
     try:
-        if isinstance(directory, RemotePath):
-            return _topic_id(directory / PARTITION_METADATA)
-        return _topic_id(f"{directory}/{PARTITION_METADATA}")  # a Path is slow to make
+        return _topic_id(place_in(directory, PARTITION_METADATA))
     except FileNotFoundError:
         return None
     except (CheckpointError, LogDirectoryError) as error:

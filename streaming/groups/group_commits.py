@@ -35,7 +35,7 @@ from kafkalog.streaming.groups.group_log import GroupLog, GroupState
 from kafkalog.streaming.groups.position_topics import metadata_of, present_ids
 from kafkalog.streaming.log.history import LastBatch, find_last_batch
 from kafkalog.streaming.log.partition_log import PartitionLog
-from kafkalog.streaming.objects.bucket_log import begun_again
+from kafkalog.streaming.objects.bucket_log import replaced_log_error
 from kafkalog.streaming.objects.bucket_store import bucket_of_path
 from kafkalog.streaming.store.identity import BatchIdentity
 from kafkalog.streaming.store.policy import SetPolicy, TopicPolicy
@@ -434,7 +434,7 @@ class _FollowedBucket:
         if known is not None and known.state is found.state:
             return False
         if known is not None and known.state.set_id != found.state.set_id:
-            raise begun_again(str(self._root), known.state.set_id, found.state.set_id)
+            raise replaced_log_error(str(self._root), known.state.set_id, found.state.set_id)
         self.value = found
         return True
 

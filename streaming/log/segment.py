@@ -21,7 +21,7 @@ import numpy as np
 from kafkalog.errors import CorruptIndexError, CorruptRecordError
 from kafkalog.files.closing import Closing
 from kafkalog.files.open_file import open_file
-from kafkalog.files.remote_path import RemotePath
+from kafkalog.files.remote_path import RemotePath, place_in
 from kafkalog.files.system import once_per_process
 from kafkalog.model import MAX_OFFSET
 from kafkalog.streaming.log.files import LOG, OFFSET_INDEX, TIME_INDEX, file_name
@@ -184,13 +184,9 @@ class LogSegment(Closing):
         return self.directory / name
 
     def place(self, kind: str = LOG) -> str | RemotePath:
-        """Return the path of one of its files as it is opened and looked at soonest.
-
-        To make a local ``Path`` takes longer than to open what it leads to.
-        """
+        """Return the path of one of its files as it is opened and looked at soonest."""
         name = f"{self._prefix}{file_name(self.base_offset, kind)}{self._suffix}"
-        here = self.directory
-        return here / name if isinstance(here, RemotePath) else f"{here}/{name}"
+        return place_in(self.directory, name)
 
     @property
     def opened(self) -> OpenFile:
@@ -296,7 +292,7 @@ class LogSegment(Closing):
         Up to 1.1, brokers wrote the first offset of an append. Of a wrapper the header has the
         last one: there the messages inside tell.
         """
-        place = self.place() if isinstance(self.directory, RemotePath) else None
+        place = self.place()
         known = place.offset_at(position) if isinstance(place, RemotePath) else None
         if known is not None:
             return self.base_offset <= known <= offset

@@ -66,7 +66,7 @@ if TYPE_CHECKING:
 
     from kafkalog.files.objects import Objects
 
-__all__ = ["BucketLog", "Proposal", "begun_again", "is_void", "readable_checkpoints"]
+__all__ = ["BucketLog", "Proposal", "is_void", "readable_checkpoints", "replaced_log_error"]
 
 CREDIT_S: Final = 600.0
 _LOOK_S: Final = 61.0
@@ -322,7 +322,7 @@ class BucketLog:
         log_id = _read_log_id(self.objects)
         if log_id != self.state.log_id:
             self._log_seen = None
-            raise begun_again(self.objects.root, self.state.log_id, log_id)
+            raise replaced_log_error(self.objects.root, self.state.log_id, log_id)
         self._log_seen = seen
 
     def _look_after_log(self) -> None:
@@ -605,22 +605,22 @@ def _has_floor_above(objects: Objects, folder: str, number: int) -> bool:
     return bool(objects.list_after(f"{folder}/floors", after, limit=1))
 
 
-def is_void(objects: Objects, folder: str, name: str, seen_s: float) -> bool:
+def is_void(objects: Objects, log_id: str, name: str, seen_s: float) -> bool:
     """Whether an object that was read is a commit whose number is void: it may be another's.
 
     Args:
         objects: the store.
-        folder: that of the log.
+        log_id: the log.
         name: the object, as an extent has it.
         seen_s: when the log was seen to name it, by the wall clock; only what is long ago counts.
     """
     number = number_of_commit(name.removeprefix("commits/"))
     if number is None or abs(system.time_ns() / 1e9 - seen_s) < CREDIT_S:
         return False
-    return _has_floor_above(objects, folder, number)
+    return _has_floor_above(objects, f"_kafkalog/{log_id}", number)
 
 
-def begun_again(root: str, held: str, now: str | None) -> LogDirectoryError:
+def replaced_log_error(root: str, held: str, now: str | None) -> LogDirectoryError:
     """Return the error that says that another log, or none, lies where one was."""
     return LogDirectoryError(
         f"{root} holds {f'the log {now}' if now else 'no log'} now, and held {held}: somebody has "

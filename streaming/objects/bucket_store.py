@@ -645,12 +645,11 @@ class BucketStore:
                 self._numbered.move_to_end(key)
                 return found
             together = self._together(extent, log_id)
-        folder = f"_kafkalog/{log_id}"
-        name = f"{folder}/{extent.object}"
         first = together[0].position
         size = together[-1].position + together[-1].size - first
+        name = object_path(log_id, extent.object)
         stored = self.objects.get_range(name, first, size)
-        if stored is None or is_void(self.objects, folder, extent.object, seen_s):
+        if stored is None or is_void(self.objects, log_id, extent.object, seen_s):
             raise self._gone(extent, log_id)
         for each in together:
             data = stored[each.position - first : each.position - first + each.size]

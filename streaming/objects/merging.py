@@ -453,8 +453,7 @@ class ExtentReader:
         first = some[0].position
         size = some[-1].position + some[-1].size - first
         data = self._objects.get_range(object_path(self._log_id, some[0].object), first, size)
-        folder = f"_kafkalog/{self._log_id}"
-        if data is None or is_void(self._objects, folder, some[0].object, self._seen_s):
+        if data is None or is_void(self._objects, self._log_id, some[0].object, self._seen_s):
             raise DataLossError(
                 f"{self._name(some[0])}, which holds offsets {some[0].base_offset} to "
                 f"{some[0].end_offset} of a partition, is gone"

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 else:
     _ReadAsPath = object
 
-__all__ = ["OpenObject", "RemoteEntry", "RemotePath", "RemoteStatus", "Store"]
+__all__ = ["OpenObject", "RemoteEntry", "RemotePath", "RemoteStatus", "Store", "place_in"]
 
 
 class RemoteEntry(NamedTuple):
@@ -259,3 +259,11 @@ class RemotePath(_ReadAsPath):
             LogDirectoryError: it is longer, or the store fails.
         """
         return self.store.read_small(self.key, self.uri, limit)
+
+
+def place_in(folder: Path, name: str) -> str | RemotePath:
+    """Return the path of a file in a folder as it is opened and looked at soonest.
+
+    To make a local ``Path`` takes longer than to open what it leads to.
+    """
+    return folder / name if isinstance(folder, RemotePath) else f"{folder}/{name}"

@@ -121,8 +121,8 @@ def missing_members(committed: Committed, directories: Sequence[Path]) -> Missin
 def refuse_mount_points(folders: Sequence[Path]) -> None:
     """Refuse what is left of a set whose disks are not all mounted, before locks are made there.
 
-    Where each folder has our lock file, whoever opens the set looks. One that is alone has nothing
-    beside it that tells of a set.
+    Not looked at here: folders that all have our lock file, which opening the set looks at, and a
+    single folder, beside which nothing tells of a set.
 
     Raises:
         LogDirectoryError: a folder has nothing of the set, and the set lacks a member.

@@ -587,7 +587,7 @@ def test_a_querys_checkpoint_in_a_store_is_read_by_a_request_a_batch(server: Obj
 def test_a_querys_checkpoint_that_could_not_be_read_is_looked_for_again(
     server: ObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By whoever comes with other keys, and after minutes: its store may have been away."""
+    """At once with other keys, and after minutes with the same: its store may have been away."""
     server.reset()
     location = server.uri("checkpoint-that-was-away")
     storage = WriteOptions.parse({**server.options, "path": "/logs"}).storage
