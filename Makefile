@@ -159,7 +159,7 @@ docs: env ## Build the documentation's site in build/site; a dead link or anchor
 	    touch build/docs-venv/.ready; }
 	$(RUN) python -m tools.site
 	NO_MKDOCS_2_WARNING=1 build/docs-venv/bin/mkdocs build --quiet --strict --config-file build/mkdocs.yml
-	@echo "build/site/index.html"
+	@echo "build/site/index.html; its search wants a server: python3 -m http.server -b 127.0.0.1 -d build/site"
 
 docs-check: docs ## Look at site, report and dashboard by Chromium, axe-core and Grafana's schema (10 minutes)
 	@build/docs-venv/bin/python -m pip install --quiet --retries 10 --timeout 60 \

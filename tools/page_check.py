@@ -2,7 +2,8 @@
 
 ``python tools/page_check.py SITE REPORT DASHBOARD SHOTS``, in the environment of ``make docs``,
 which has no kafkalog. Each page is shown at three widths, light and dark: no page may be broader
-than the screen, and axe-core may find nothing serious. Pictures are left in SHOTS, to look at.
+than the screen, axe-core may find nothing serious, and the search of the site finds an option.
+Pictures are left in SHOTS, to look at.
 """
 
 from __future__ import annotations
@@ -11,6 +12,10 @@ import json
 import os
 import shutil
 import sys
+import threading
+from contextlib import contextmanager
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,10 +29,27 @@ SITE_PAGES: Final = (
     *("monitoring", "troubleshooting", "glossary", "commands/consume", "api/kafkalog.errors"),
 )
 _SERIOUS: Final = {"serious", "critical"}
+_SEARCHED: Final = ("maxBytesPerTrigger", "source.html")
+"""A word, and a page that has it."""
 
 
-def look_at(pages: dict[str, Path], shots: Path) -> Iterator[str]:
-    """Yield what is wrong with pages, by their names; leave a picture of each."""
+class _Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, *_: object) -> None:
+        """Print no line for each request."""
+
+
+@contextmanager
+def served(site: Path) -> Iterator[str]:
+    """Serve a folder on loopback, and yield its address: browsers let no file search."""
+    handler = partial(_Quiet, directory=str(site))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def look_at(pages: dict[str, str], shots: Path) -> Iterator[str]:
+    """Yield what is wrong with the pages at addresses, by their names; leave a picture of each."""
     from axe_playwright_python.sync_playwright import Axe  # noqa: PLC0415
     from playwright.sync_api import sync_playwright  # noqa: PLC0415
 
@@ -44,15 +66,29 @@ def look_at(pages: dict[str, Path], shots: Path) -> Iterator[str]:
                     viewport={"width": width, "height": 900}, color_scheme=scheme, bypass_csp=True
                 )
                 tab = context.new_page()
-                for name, path in pages.items():
-                    tab.goto(path.as_uri())
+                for name, address in pages.items():
+                    tab.goto(address)
                     tab.wait_for_timeout(200)
                     where = f"{name}, {width} px, {scheme}"
                     yield from _faults(where, tab, Axe())
                     shot = f"{name.replace('/', '-')}-{width}-{scheme}.png"
                     tab.screenshot(path=shots / shot, full_page=name == "report")
+                yield from _search(f"{width} px, {scheme}", tab, pages["index"])
                 context.close()
         browser.close()
+
+
+def _search(where: str, tab: Any, index: str) -> Iterator[str]:  # noqa: ANN401 - untyped library
+    from playwright.sync_api import TimeoutError as NotSeenError  # noqa: PLC0415
+
+    word, page = _SEARCHED
+    tab.goto(index)
+    tab.keyboard.press("/")
+    tab.keyboard.type(word)
+    try:
+        tab.wait_for_selector(f".md-search-result__link[href*='{page}']", timeout=10_000)
+    except NotSeenError:
+        yield f"search, {where}: {word} is not found in {page}"
 
 
 def _faults(where: str, tab: Any, axe: Any) -> Iterator[str]:  # noqa: ANN401 - untyped libraries
@@ -90,9 +126,10 @@ def _lost(given: object, kept: object, where: str) -> Iterator[str]:
 
 def main(site: Path, report: Path, dashboard: Path, shots: Path) -> int:
     """Print what is wrong; return an exit code."""
-    pages = {name: (site / f"{name}.html").resolve() for name in SITE_PAGES}
-    pages["report"] = report.resolve()
-    wrong = [*not_in_schema(dashboard), *look_at(pages, shots)]
+    with served(site) as address:
+        pages = {name: f"{address}/{name}.html" for name in SITE_PAGES}
+        pages["report"] = report.resolve().as_uri()
+        wrong = [*not_in_schema(dashboard), *look_at(pages, shots)]
     for line in wrong:
         print(line)
     print(f"{len(pages)} pages at {WIDTHS} px, light and dark: {len(wrong)} faults; see {shots}")
