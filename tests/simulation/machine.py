@@ -25,7 +25,7 @@ from tests.simulation.images import Images
 from tests.simulation.pools import Pool
 from tests.simulation.power import Node, Unsynced
 from tests.simulation.scheduler import Decision, Lock, Scheduler
-from tests.support.disk_calls import leave_to_collector
+from tests.support.disk_calls import leave_to_collector, let_globs_follow
 
 from kafkalog.files.system import system
 from kafkalog.streaming.groups import group_commits
@@ -744,6 +744,7 @@ def installed(machine: Machine) -> Iterator[Machine]:
         for name in _WITHOUT_EFFECT:
             divert(os, name, lambda *_, **__: None)
         divert(os, "utime", machine.utime)
+        let_globs_follow(patch)
         divert(fcntl, "lockf", machine.lockf)
         divert(fcntl, "fcntl", machine.fcntl)
         has_ended = threading.Event()

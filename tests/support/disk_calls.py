@@ -11,11 +11,13 @@ import contextlib
 import errno
 import fcntl
 import functools
+import glob
 import itertools
 import os
 import stat
 import struct
 import threading
+import types
 from concurrent.futures import Executor, Future
 from hashlib import blake2b
 from pathlib import Path
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
 
     from tests.support.disk import Change
 
-__all__ = ["MOUNT", "NOW_NS", "Machine", "leave_to_collector", "simulated"]
+__all__ = ["MOUNT", "NOW_NS", "Machine", "leave_to_collector", "let_globs_follow", "simulated"]
 
 MOUNT: Final = Path("/simulated")
 NOW_NS: Final = 1_700_000_000_000_000_000
@@ -430,6 +432,14 @@ def leave_to_collector() -> None:
     os.close = close_unless_simulated
 
 
+def let_globs_follow(patch: Callable[[object, str, object], None]) -> None:
+    """Let ``Path.glob`` call what stands in ``os`` now: Python 3.13 has its own references."""
+    globber = getattr(glob, "_StringGlobber", None)
+    for name in ("lstat", "scandir"):
+        if isinstance(getattr(globber, name, None), types.BuiltinFunctionType):
+            patch(globber, name, staticmethod(getattr(os, name)))
+
+
 @contextlib.contextmanager
 def simulated(machine: Machine) -> Iterator[Machine]:
     """Replace the functions of ``os`` and ``fcntl`` that work on files, until the block ends."""
@@ -461,6 +471,7 @@ def simulated(machine: Machine) -> Iterator[Machine]:
         divert(os, "utime", machine.utime)
         for name in _UNSUPPORTED:
             divert(os, name, _refuse)
+        let_globs_follow(patch)
         divert(fcntl, "lockf", machine.lockf)
         divert(fcntl, "fcntl", machine.fcntl)
         patch(system, "random_id", lambda: UUID(bytes=machine.draw(16), version=4))
