@@ -11,13 +11,18 @@ import re
 import subprocess
 import sys
 import tarfile
+import tomllib
 import zipfile
+from contextlib import suppress
 from graphlib import TopologicalSorter
+from importlib.metadata import PackageNotFoundError, distribution, distributions
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import grimp
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 from tests.support.distributions import (
     PACKAGES,
     ROOT,
@@ -172,6 +177,37 @@ def test_a_package_that_is_missing_is_named_in_one_sentence(tmp_path: Path) -> N
         said = ran.stderr.strip().splitlines()[-1]
         assert said.startswith("kafkalog.errors.MissingPackageError: kafkalog needs lz4, numba, ")
         assert sys.executable in said
+
+
+def names_brought_by(requirements: list[str]) -> set[str]:
+    """Return the names of these packages and of all that they need, as far as they are here."""
+    wanted = [Requirement(each) for each in requirements]
+    seen: set[tuple[str, frozenset[str]]] = set()
+    while wanted:
+        each = wanted.pop()
+        key = (canonicalize_name(each.name), frozenset(each.extras))
+        if key in seen:
+            continue
+        seen.add(key)
+        with suppress(PackageNotFoundError):
+            needed = [Requirement(line) for line in distribution(each.name).requires or ()]
+            extras = [{"extra": extra} for extra in ("", *each.extras)]
+            wanted += [
+                one for one in needed if not one.marker or any(map(one.marker.evaluate, extras))
+            ]
+    return {name for name, _ in seen}
+
+
+def test_the_lock_has_nothing_that_pyproject_does_not_bring() -> None:
+    """An environment of `make matrix` is made of the latter alone."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    extras = project["project"]["optional-dependencies"].values()
+    asked = [*project["project"]["dependencies"], *project["dependency-groups"]["dev"]]
+    asked += [*project["build-system"]["requires"], *(line for each in extras for line in each)]
+    lines = (ROOT / "requirements" / "lock.txt").read_text().splitlines()
+    locked = {canonicalize_name(line.partition("==")[0]) for line in lines if "==" in line}
+    here = {canonicalize_name(each.name) for each in distributions()}
+    assert locked & here - names_brought_by(asked) == set()
 
 
 def test_the_environment_builds_packages_that_have_no_wheel(tmp_path: Path) -> None:
