@@ -13,7 +13,8 @@ PYTEST = python -m pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorde
 SECOND_TRY = echo "what failed runs once more, alone:" && \
     $(RUN) python -m pytest -q --maxfail 1 --last-failed --last-failed-no-failures none -m "not nightly"
 # The Java that `make env` found; a shell of your own needs it only if its `java` is another.
-RUN = JAVA_HOME="$$(cat .venv/.java-home)" PATH="$(CURDIR)/$(BIN):$$PATH"
+# Compiled tests are kept, whatever the shell says: each worker would spend 13 s on them again.
+RUN = PYTHONDONTWRITEBYTECODE= JAVA_HOME="$$(cat .venv/.java-home)" PATH="$(CURDIR)/$(BIN):$$PATH"
 
 .DEFAULT_GOAL := help
 .PHONY: help env demo test unit nightly pipelines assignors differential stress kills groups replicas model powerloss simulate mutations day fuzz live bench matrix oldest lint types fmt docs docs-check build zip bundle release clean
@@ -206,9 +207,11 @@ $(DEMO_READY): requirements/lock.txt requirements/system.sh requirements/install
 	@$(RUN) python -c "from kafkalog.jobs.process.jars import *; fetch(delta_jars())"
 	@touch $@
 
-$(READY): $(DEMO_READY) tests/support/jars.py tests/support/object_servers.py
+$(READY): $(DEMO_READY) tests/support/jars.py tests/support/object_servers.py \
+    tests/support/class_archives.py
 	@echo "what tests, benchmarks and linters need, about 500 MB"
 	@$(BIN)/python requirements/install.py tests --requirement requirements/lock.txt
 	$(RUN) python -m tests.support.jars
 	$(RUN) python -m tests.support.object_servers
+	$(RUN) python -m tests.support.class_archives
 	@touch $@

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 
 from hypothesis import settings
-from tests.support.quick_jvm import QUICK
+from tests.support.quick_jvm import QUICK, SPARK_CLASSES, loaded_classes
 
-for _name in ("SPARK_LAUNCHER_OPTS", "SPARK_SUBMIT_OPTS"):
-    os.environ.setdefault(_name, " ".join(QUICK))
+os.environ.setdefault("SPARK_LAUNCHER_OPTS", " ".join(QUICK))
+os.environ.setdefault("SPARK_SUBMIT_OPTS", " ".join((*QUICK, *loaded_classes(SPARK_CLASSES))))
 
 settings.register_profile("kafkalog", deadline=None)  # no test asserts a time
 settings.load_profile("kafkalog")

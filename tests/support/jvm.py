@@ -9,7 +9,7 @@ import subprocess
 import time
 from typing import TYPE_CHECKING, Final
 
-from tests.support.quick_jvm import QUICK
+from tests.support.quick_jvm import QUICK, loaded_classes
 
 from kafkalog.jobs.process.jars import JarSet, fetch, java
 
@@ -21,6 +21,11 @@ START_SECONDS: Final = 120
 STOP_SECONDS: Final = 90
 
 _QUICK: Final = (*QUICK, "-Djava.awt.headless=true")
+
+
+def classes_of(jar_set: JarSet) -> Path:
+    """Return where the archive of a set's classes lies: :mod:`tests.support.class_archives`."""
+    return fetch(jar_set)[0].with_name("classes.jsa")
 
 
 def command(
@@ -36,7 +41,8 @@ def command(
     Without ``quick_start`` it runs as Java runs a server: slower to start, and faster in the end.
     """
     folder = fetch(jar_set)[0].parent
-    options = [*(_QUICK if quick_start else ()), *options]
+    quick = (*loaded_classes(classes_of(jar_set)), *_QUICK) if quick_start else ()
+    options = [*quick, *options]
     return [java(), f"-Xmx{heap}", *options, "-cp", f"{folder}/*", main, *arguments]
 
 

@@ -114,6 +114,7 @@ class Broker:
         log_dirs: Kafka's ``log.dirs``; the first one also takes the cluster's metadata log.
         settings: more of ``server.properties``.
         quick_start: for tests; a benchmark needs a broker whose code is compiled in full.
+        options: more of its JVM's.
     """
 
     def __init__(
@@ -123,9 +124,11 @@ class Broker:
         log_dirs: Sequence[Path] = (),
         settings: Mapping[str, str] | None = None,
         quick_start: bool = True,
+        options: Sequence[str] = (),
     ) -> None:
         self.home = home
         self._quick_start = quick_start
+        self._options = options
         self.log_dirs = list(log_dirs) or [home / "data"]
         self.port = free_port()
         self._settings = {**_COMMON, **self._own_settings(), **(settings or {})}
@@ -324,7 +327,7 @@ class Broker:
         tool = (*tool, "-t", _CLUSTER_ID, "-c", properties)
         formatted = run(command(KAFKA, *tool))
         assert formatted.returncode == 0, formatted.stdout + formatted.stderr
-        options = [f"-Dlog4j2.configurationFile={log4j}", "-Xms128m"]
+        options = [f"-Dlog4j2.configurationFile={log4j}", "-Xms128m", *self._options]
         words = command(
             *(KAFKA, "kafka.Kafka", properties),
             heap=HEAP,
@@ -396,7 +399,7 @@ class ZooKeeperBroker(Broker):
 
     def _prepare(self) -> Server:
         self._write_properties()
-        options = [*self._logging(), "-Xms128m"]
+        options = [*self._logging(), "-Xms128m", *self._options]
         properties = str(self._properties)
         words = command(KAFKA_2_8, "kafka.Kafka", properties, heap=HEAP, options=options)
         return Server(words, self.home / "broker.log")

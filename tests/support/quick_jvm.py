@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import Final
 
-__all__ = ["QUICK"]
+__all__ = ["QUICK", "SPARK_CLASSES", "loaded_classes"]
 
 QUICK: Final = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 """What compiles least needs little more than half of the CPU."""
+
+SPARK_CLASSES: Final = Path(sys.prefix, "spark-classes.jsa")
+"""The archive of Spark's classes in this environment; see :mod:`tests.support.class_archives`."""
+
+
+def loaded_classes(archive: Path) -> tuple[str, ...]:
+    """Return the option of a JVM that takes classes from an archive (class data sharing), if there.
+
+    A JVM with other jars than those the archive was made of takes the classes from its jars, and
+    says nothing. The archive saves a third to a half of what a start costs.
+    """
+    return (f"-XX:SharedArchiveFile={archive}",) if archive.exists() else ()

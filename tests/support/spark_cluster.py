@@ -14,7 +14,7 @@ import psutil
 import pyspark
 from tests.support.jvm import Server
 from tests.support.killed_query import processes_of
-from tests.support.quick_jvm import QUICK
+from tests.support.quick_jvm import QUICK, SPARK_CLASSES, loaded_classes
 
 from kafkalog.jobs.process.jars import java
 
@@ -27,7 +27,7 @@ SPARK_HOME: Final = Path(pyspark.__file__).parent
 
 _EXECUTOR: Final = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
 _WORKER: Final = "worker.Worker"
-_JVM: Final = ("-Xmx256m", *QUICK)
+_JVM: Final = ("-Xmx256m", *QUICK, *loaded_classes(SPARK_CLASSES))
 
 
 class Cluster:
