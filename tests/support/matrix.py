@@ -189,6 +189,7 @@ class Environment:
         report.unlink(missing_ok=True)
         began = time.monotonic()
         words = ["-q", "-p", "no:cacheprovider", f"--junitxml={report}"]
+        words += ["--timeout", "7200"]  # other environments may run on the machine as well
         tests = _short(files) if short else files
         if files == _UNIT_FILES:
             words += ["-n", "2", "-m", "not long"]
