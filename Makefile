@@ -47,10 +47,18 @@ kills: env ## Kill writers at every call that changes a file, at random a thousa
 	    tests/crash/test_sink_query_killed.py tests/crash/test_cluster_killed.py \
 	    tests/interop/test_handover_after_crashes.py tests/interop/test_compaction_killed_broker.py
 
-nightly: env pipelines docs-check ## What takes hours: pipelines, transactions killed at every step, 20,000 alarms, benchmarks: SEED=...
+nightly: env pipelines docs-check ## What takes hours: pipelines, transactions killed at every step, walks, 20,000 alarms, benchmarks: SEED=...
 	$(RUN) env KAFKALOG_TRANSACTION_STEPS=all KAFKALOG_ALARMS=20000 \
 	    KAFKALOG_ALARM_SEED=$(or $(SEED),$(shell date +%s)) python -m pytest -q --timeout 7200 \
 	    tests/interop/test_killed_transactions.py tests/crash/test_interrupted_calls.py
+	$(RUN) env KAFKALOG_KILL_STRIDE=7 KAFKALOG_STALL_STRIDE=13 KAFKALOG_POWER_LOSS_STATES=60 \
+	    KAFKALOG_DIFFERENTIAL=most KAFKALOG_LIVE_SECONDS=60 KAFKALOG_STRESS_SECONDS=60 \
+	    KAFKALOG_HANDOVER_CRASHES=5 python -m pytest -q --timeout 7200 -m "not nightly" \
+	    tests/interop/test_differential.py tests/interop/test_live_broker.py \
+	    tests/interop/test_latest_broker.py tests/interop/test_stress.py \
+	    tests/interop/test_handover_after_crashes.py $(wildcard tests/crash/test_*_walk.py) \
+	    tests/crash/test_topics_killed.py tests/crash/test_replicas_model.py \
+	    tests/crash/test_replicas_stalling.py tests/crash/test_power_loss.py tests/crash/test_os_power_loss.py
 	$(RUN) python -m pytest -q --timeout 7200 -m nightly tests
 
 pipelines: env ## Set back source, target and checkpoint of pipelines: HISTORIES=500 SEED=... or HISTORY=<seed>/<n>

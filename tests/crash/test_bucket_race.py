@@ -190,7 +190,10 @@ def test_a_commit_that_lands_after_abort_finds_its_rows(store: ObjectStore) -> N
     assert not again.appended
 
 
-@pytest.mark.parametrize("kind", LIARS)
+@pytest.mark.parametrize(
+    "kind",
+    [pytest.param(kind, marks=[pytest.mark.nightly] * (kind == "s3mock")) for kind in LIARS],
+)
 def test_a_store_that_lets_two_win_is_refused_before_the_first_row(
     kind: str, tmp_path: Any
 ) -> None:

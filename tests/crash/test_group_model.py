@@ -18,6 +18,11 @@ pytestmark = pytest.mark.crash
 _LARGE: Final = "KAFKALOG_MODEL_LARGE" in os.environ
 
 _SMALL_SEARCHES: Final = (
+    Bounds(kinds=("kill",), every=31),
+    Bounds(partitions=2, kinds=("sleep",), every=37),
+    Bounds(partitions=2, kinds=("switch",), every=1800),
+)
+_NIGHTLY_SEARCHES: Final = (
     Bounds(kinds=("kill",), every=9),
     Bounds(partitions=2, kinds=("sleep",), every=12),
     Bounds(partitions=2, kinds=("switch",), every=600),
@@ -32,6 +37,12 @@ _LARGE_SEARCHES: Final = (
 
 @pytest.mark.parametrize("bounds", _LARGE_SEARCHES if _LARGE else _SMALL_SEARCHES, ids=str)
 def test_whatever_happens_to_a_member_each_row_is_copied_once(bounds: Bounds) -> None:
+    assert search(bounds) > 6
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("bounds", _NIGHTLY_SEARCHES, ids=str)
+def test_so_it_is_in_more_of_its_steps(bounds: Bounds) -> None:
     assert search(bounds) > 20
 
 

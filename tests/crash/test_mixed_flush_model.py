@@ -105,7 +105,17 @@ BUGS: Final = {
 }
 
 
-@pytest.mark.parametrize("bug", BUGS)
+SLOW: Final = {
+    "a durable batch ends what was left in other partitions",
+    "a durable batch lies behind a hole",
+    "a durable batch that comes again stays left unsynced",
+}
+
+
+@pytest.mark.parametrize(
+    "bug",
+    [pytest.param(bug, marks=pytest.mark.nightly) if bug in SLOW else bug for bug in BUGS],
+)
 def test_a_protocol_with_a_mistake_is_found_out(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
     plant(monkeypatch, bug)
     with pytest.raises(Broken):

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.crash
 
-STRIDE: Final = int(os.environ.get("KAFKALOG_KILL_STRIDE", "23"))
+STRIDE: Final = int(os.environ.get("KAFKALOG_KILL_STRIDE", "47"))
 ALLOWED: Final = {"allowBrokerDirectory": "true"}
 BEFORE: Final = [f"a{n}" for n in range(12)] + ["b0", "b1", "b2"]
 LATER: Final = ["c0", "c1", "c2"]

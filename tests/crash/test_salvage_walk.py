@@ -30,7 +30,7 @@ T0 = TopicPartition("t", 0)
 BATCHES = 6
 SEVERAL = {"segment__bytes": "250"}
 """Three batches to a segment."""
-STEP = int(os.environ.get("KAFKALOG_KILL_STRIDE", "5"))
+STEP = int(os.environ.get("KAFKALOG_KILL_STRIDE", "11"))
 """Of so many calls one is killed at; which ones, differs from case to case."""
 
 

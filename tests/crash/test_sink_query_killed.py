@@ -83,6 +83,7 @@ def check_point(
     assert (log / INTENT_FILE).exists() == is_unfinished
 
 
+@pytest.mark.nightly
 def test_three_queries_of_which_parts_are_killed_at_random_share_a_topic(tmp_path: Path) -> None:
     log = make_log(tmp_path)
     batches = 8 + KILLS

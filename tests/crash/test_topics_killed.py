@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.crash
 
 KILLS: Final = int(os.environ.get("KAFKALOG_KILLS", "10"))
-STRIDE: Final = int(os.environ.get("KAFKALOG_KILL_STRIDE", "9"))
+STRIDE: Final = int(os.environ.get("KAFKALOG_KILL_STRIDE", "19"))
 LONGEST_S: Final = 0.15
 
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.crash
 
-STRIDE: Final = int(os.environ.get("KAFKALOG_KILL_STRIDE", "61"))
+STRIDE: Final = int(os.environ.get("KAFKALOG_KILL_STRIDE", "127"))
 ROWS, MORE = [f"a{n}" for n in range(8)], ["b0", "b1", "b2"]
 
 
