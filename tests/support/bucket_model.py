@@ -3,7 +3,9 @@
 Processes are threads that run one at a time. Each request to the store is a point at which another
 may go on, the answer may be lost, the request may arrive later or never, the process may be killed,
 or a month may pass. A choice is a number; a run is the list of its choices, and all runs are tried
-in which at most so many of these things happen.
+in which at most so many of these things happen. A run ends where it comes to a state that another
+was in: what may happen from there was tried, or is being tried. What a process knows follows from
+the answers it has had and the times at which it had them, so these stand for it in a state.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from __future__ import annotations
 import random
 import sys
 import threading
+import uuid
 from collections import Counter
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
@@ -201,6 +204,10 @@ class _Killed(BaseException):
     """The process was killed here."""
 
 
+class _SeenError(Exception):
+    """Another run was in this state, and all that may happen from there is tried by it."""
+
+
 @dataclass(frozen=True)
 class Scene:
     """Who acts, and how often which thing may happen."""
@@ -215,6 +222,8 @@ class Scene:
     """How long such a month is."""
     switches: int = 0
     """How often another process goes on though the one that runs could."""
+    things: int = 99
+    """How many of all these things may happen in one run."""
     cleaner: bool = False
     sweepers: int = 0
     mergers: int = 0
@@ -241,15 +250,24 @@ class Scene:
 class _Run:
     """One run of a scene; ``pick`` makes the choices, by how many were made and of how many."""
 
-    def __init__(self, scene: Scene, pick: Callable[[int, int], int]) -> None:
+    def __init__(
+        self,
+        scene: Scene,
+        pick: Callable[[int, int], int],
+        is_new: Callable[[int, int, tuple[int, ...]], bool] = lambda *_: True,
+    ) -> None:
         self.scene = scene
         self.pick = pick
+        self.is_new = is_new
+        """Told how many choices were made, a hash of the state, and how much may still happen."""
+        self.ids: Counter[str] = Counter()
+        """How many a thread has drawn: so that runs draw the same ones."""
         self.taken: list[int] = []
         self.widths: list[int] = []
         self.labels: list[str] = []
         self.now_s = 1e9
         self.left = {"lost": scene.lost, "late": scene.late, "kill": scene.kills}
-        self.left |= {"month": scene.months, "switch": scene.switches}
+        self.left |= {"month": scene.months, "switch": scene.switches, "thing": scene.things}
         self.store = MemoryObjects(tries=2)
         self.late: list[tuple[str, bytes]] = []
         self.history: dict[int, bytes] = {}
@@ -265,6 +283,15 @@ class _Run:
         self.labels.append(labels[taken])
         return labels[taken]
 
+    def may(self, thing: str) -> bool:
+        """Whether a thing may happen once more."""
+        return bool(self.left[thing] and self.left["thing"])
+
+    def happens(self, thing: str) -> None:
+        """Note that a thing has happened."""
+        self.left[thing] -= 1
+        self.left["thing"] -= 1
+
     def create(self, name: str, data: bytes) -> Creation:
         """Create an object, and keep the history."""
         answer = self.store.create(name, data)
@@ -277,7 +304,6 @@ class _Run:
 
     def play(self) -> None:
         """Let all act to their ends, then see what is there."""
-        self._begin()
         writers = [self.scene.writers] if self.scene.one_process else [*self.scene.writers]
         processes = [_Process(self, w, self._writer(w)) for w in writers]
         if self.scene.cleaner:
@@ -295,20 +321,25 @@ class _Run:
         if self.scene.follower:
             processes.append(_Process(self, "follower", self._follower))
         current: _Process | None = None
-        while waiting := [each for each in processes if not each.has_ended]:
-            current = self._next(waiting, current)
-            current.step()
-            if self.fault is not None:
-                break
-        for each in processes:
-            each.end()
+        try:
+            while waiting := [each for each in processes if not each.has_ended]:
+                self._end_if_seen(processes, current)
+                current = self._next(waiting, current)
+                current.step()
+                if self.fault is not None:
+                    break
+        finally:
+            for each in processes:
+                each.end()
         if self.fault is not None:
             raise self.fault
         for name, data in self.late:
             self.create(name, data)
+        self.left = {}
+        self._end_if_seen(processes, None)
         self._audit()
 
-    def _begin(self) -> None:
+    def begin(self) -> _Run:
         """Make the log, with the commits that are there before."""
         log = BucketLog.create(self.store)
         for number in range(self.scene.commits_before):
@@ -320,6 +351,31 @@ class _Run:
         for name, (data, _) in self.store.kept.items():
             if "/commits/" in name:
                 self.history[int(name[-20:])] = data
+        return self
+
+    def begin_as(self, other: _Run) -> None:
+        """Begin with what another run of the scene began with."""
+        self.store.kept |= other.store.kept
+        self.history |= other.history
+        self.ids |= other.ids
+
+    def _end_if_seen(self, processes: list[_Process], current: _Process | None) -> None:
+        """Raise if another run was in this state, or any other on which all depends from here."""
+        if self.left:
+            goes_on = current is not None and not current.has_ended and current.name
+            known: object = (goes_on, self.now_s, tuple(each.known for each in processes))
+        else:
+            known = (frozenset(self.done), frozenset(self.failed))
+        store = frozenset(self.store.kept.items()), frozenset(self.history.items())
+        state = hash((known, store, tuple(self.late)))
+        if not self.is_new(len(self.taken), state, tuple(self.left.values())):
+            raise _SeenError
+
+    def random_id(self) -> uuid.UUID:
+        """Return an id that no other thread of this run draws, and the same in each run."""
+        name = threading.current_thread().name
+        self.ids[name] += 1
+        return uuid.uuid5(uuid.NAMESPACE_OID, f"{name} {self.ids[name]}")
 
     def _next(self, waiting: list[_Process], current: _Process | None) -> _Process:
         if (
@@ -328,19 +384,20 @@ class _Run:
         ):
             self.create(*self.late.pop(0))
         if (
-            self.left["month"]
+            self.may("month")
             and self.choose("no time passes", "a month passes") == "a month passes"
         ):
-            self.left["month"] -= 1
+            self.happens("month")
             self.now_s += self.scene.days * 86_400.0
+        may_go = _differing(waiting)
         if current is None or current.has_ended:
-            names = [each.name for each in waiting]
+            names = [each.name for each in may_go]
         else:
-            others = [each.name for each in waiting if each is not current]
-            names = [current.name, *(others if self.left["switch"] else [])]
+            others = [each.name for each in may_go if each is not current]
+            names = [current.name, *(others if self.may("switch") else [])]
         chosen = self.choose(*names)
         if current is not None and not current.has_ended and chosen != current.name:
-            self.left["switch"] -= 1
+            self.happens("switch")
         return next(each for each in waiting if each.name == chosen)
 
     # Who acts
@@ -437,7 +494,7 @@ class _Run:
         log = BucketLog.open(objects)
         assert log is not None
         for _ in range(3):
-            floors = [int(name[-20:]) for name in self.store.kept if "/floors/" in name]
+            floors = objects.floors()
             state = log.follow()
             if state.number + 1 < max(floors, default=0):
                 raise FaultError(f"the follower waits for commit {state.number + 1} for ever")
@@ -498,17 +555,35 @@ class _Run:
         )
 
 
+def _differing(waiting: list[_Process]) -> list[_Process]:
+    """Leave one of those that have done nothing yet and would do the same."""
+    seen: set[str] = set()
+    found = []
+    for each in waiting:
+        if each.known or each.kind not in seen:
+            found.append(each)
+        if not each.known:
+            seen.add(each.kind)
+    return found
+
+
 class _Process:
     """A thread that goes on from one request to the next when it is told to."""
 
     def __init__(self, run: _Run, name: str, action: Callable[[Any], None]) -> None:
         self.run, self.name, self.has_ended = run, name, False
-        self._may_go, self._rests = threading.Semaphore(0), threading.Semaphore(0)
+        self.kind = "writer" if name.islower() and len(name) == 1 else name.partition(" ")[0]
+        self.known = 0
+        """A hash of all answers that it has had, and of when it had them."""
+        self._may_go, self._rests = threading.Lock(), threading.Lock()
+        self._may_go.acquire()
+        self._rests.acquire()
         self._is_over = False
-        self._thread = threading.Thread(target=self._act, args=(action,), daemon=True)
+        self._thread = threading.Thread(target=self._act, name=name, args=(action,), daemon=True)
         self._thread.start()
 
     def step(self) -> None:
+        self.learn(self.run.now_s)
         self._may_go.release()
         assert self._rests.acquire(timeout=_WAIT_S)
 
@@ -517,6 +592,10 @@ class _Process:
         while not self.has_ended:
             self.step()
         self._thread.join()
+
+    def learn(self, answer: object) -> None:
+        """Note what it was told."""
+        self.known = hash((self.known, tuple(answer) if isinstance(answer, list) else answer))
 
     def _act(self, action: Callable[[Any], None]) -> None:
         self._pause()
@@ -539,8 +618,9 @@ class _Process:
         self._pause()
         if self._is_over:
             raise _Killed
-        if self.run.left["kill"] and self.run.choose("lives", f"{self.name} is killed") != "lives":
-            self.run.left["kill"] -= 1
+        if self.run.may("kill") and self.run.choose("lives", f"{self.name} is killed") != "lives":
+            self.run.happens("kill")
+            self.learn("killed")
             raise _Killed
 
 
@@ -556,22 +636,30 @@ class _Requests:
         self._process.request()
         run, kinds = self._run, ["answered"]
         if "/data/" not in name:
-            kinds += ["answer lost"] * bool(run.left["lost"]) + ["late"] * bool(run.left["late"])
+            kinds += ["answer lost"] * run.may("lost") + ["late"] * run.may("late")
         kind = run.choose(*kinds)
         if kind == "late":
-            run.left["late"] -= 1
+            run.happens("late")
             run.late.append((name, data))
-            return Creation.UNKNOWN
-        answer = run.create(name, data)
+        answer = run.create(name, data) if kind != "late" else Creation.UNKNOWN
         if kind == "answer lost":
-            run.left["lost"] -= 1
-            return Creation.UNKNOWN
+            run.happens("lost")
+            answer = Creation.UNKNOWN
+        self._process.learn(answer)
         return answer
+
+    def floors(self) -> list[int]:
+        """Return the floors that there are, which takes no request."""
+        found = [int(name[-20:]) for name in self._run.store.kept if "/floors/" in name]
+        self._process.learn(found)
+        return found
 
     def __getattr__(self, name: str) -> Any:
         def ask(*given: Any, **named: Any) -> Any:
             self._process.request()
-            return getattr(self._run.store, name)(*given, **named)
+            answer = getattr(self._run.store, name)(*given, **named)
+            self._process.learn(answer)
+            return answer
 
         return ask
 
@@ -608,22 +696,44 @@ def change_rule(patch: pytest.MonkeyPatch, module: ModuleType, old: str, new: st
         patch.setattr(f"{__name__}.sweep_data", changed.sweep_data)
 
 
-def search(scene: Scene, patch: pytest.MonkeyPatch, most: int) -> int:
-    """Play all runs of a scene, ``most`` of them if they are more; return how many there were.
+def search(scene: Scene, patch: pytest.MonkeyPatch, most: int | None = None) -> int:
+    """Play all runs of a scene up to states in which another run was; return how many there were.
+
+    Args:
+        scene: what may happen.
+        patch: where the clocks are replaced.
+        most: end after so many runs, though there are more.
 
     Raises:
         FaultError: a rule was broken; the message has the way there.
     """
     choices: list[int] = []
+    first = _patched(_Run(scene, lambda *_: 0), patch).begin()
+    seen: dict[int, list[tuple[int, ...]]] = {}
+
+    def pick(made: int, _: int) -> int:
+        return choices[made] if made < len(choices) else 0
+
+    def is_new(made: int, state: int, left: tuple[int, ...]) -> bool:
+        if made < len(choices):
+            return True  # on the way to what is to be tried
+        before = seen.setdefault(state, [])
+        if any(all(map(int.__ge__, each, left)) for each in before):
+            return False
+        before.append(left)
+        return True
+
     count = 0
-    while count < most:
-        run = _Run(scene, lambda n, _, given=choices: given[n] if n < len(given) else 0)
-        _play(run, patch, count)
+    while most is None or count < most:
+        run = _Run(scene, pick, is_new)
+        with suppress(_SeenError):
+            run.begin_as(first)
+            _play(run, patch, count)
         count += 1
         while run.taken and run.taken[-1] + 1 == run.widths[len(run.taken) - 1]:
             run.taken.pop()
         if not run.taken:
-            return count
+            break
         choices = [*run.taken[:-1], run.taken[-1] + 1]
     return count
 
@@ -634,22 +744,31 @@ def walk(scene: Scene, patch: pytest.MonkeyPatch, runs: int, seed: int = 1) -> N
     Raises:
         FaultError: a rule was broken; the message has the way there.
     """
+    first = _patched(_Run(scene, lambda *_: 0), patch).begin()
     for number in range(runs):
         chance = random.Random(f"{seed} {number}")
 
         def pick(_: int, width: int, chance: random.Random = chance) -> int:
             return 0 if chance.random() < _QUIET else chance.randrange(width)
 
-        _play(_Run(scene, pick), patch, number)
+        run = _Run(scene, pick)
+        run.begin_as(first)
+        _play(run, patch, number)
+
+
+def _patched(run: _Run, patch: pytest.MonkeyPatch) -> _Run:
+    """Let the clocks, and what is drawn, be those of a run."""
+    patch.setattr(system, "time_ns", lambda: int(run.now_s * 1e9))
+    patch.setattr(system, "boottime", lambda: run.now_s)
+    patch.setattr(system, "random_id", run.random_id)
+    patch.setattr(merging, "_LEAST_EXTENTS", 2)
+    patch.setattr(system, "pool", NoThreads)
+    return run
 
 
 def _play(run: _Run, patch: pytest.MonkeyPatch, count: int) -> None:
-    patch.setattr(system, "time_ns", lambda: int(run.now_s * 1e9))
-    patch.setattr(system, "boottime", lambda: run.now_s)
-    patch.setattr(merging, "_LEAST_EXTENTS", 2)
-    patch.setattr(system, "pool", NoThreads)
     try:
-        run.play()
+        _patched(run, patch).play()
     except (FaultError, KafkaLogError, ValueError) as error:
         way = "\n".join(f"{n}. {label}" for n, label in enumerate(run.labels, 1))
         raise FaultError(f"{error}\nafter {count} runs:\n{way}") from error
