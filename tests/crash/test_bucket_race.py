@@ -14,11 +14,17 @@ import time
 from collections import Counter
 from contextlib import suppress
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
+from tests.support.bucket_micro_batches import (
+    PARTS,
+    kill_each_part_at_each_request,
+    values_of,
+)
 from tests.support.bucket_writers import append_at_once, check_written, kill_at_each_request
 from tests.support.object_servers import HONEST, LIARS
 from tests.support.object_store import Losses, ObjectStore, object_store
@@ -35,6 +41,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 pytestmark = pytest.mark.crash
+
+STRIDE: Final = int(os.environ.get("KAFKALOG_KILL_STRIDE", "5"))
 
 
 @pytest.fixture(scope="module", params=HONEST)
@@ -104,6 +112,24 @@ def test_a_writer_that_is_killed_at_any_request_writes_each_row_once(
         values = next(tail)["value"].to_pylist()
         found += [int(value.split(b" ", 2)[1]) for value in values]
     assert found == [number for number in range(batches) for _ in range(rows)]
+
+
+@pytest.mark.parametrize("store", ["versitygw"], indirect=True)
+def test_a_micro_batch_of_which_any_process_is_killed_at_any_request_is_written_once(
+    store: ObjectStore,
+) -> None:
+    store.reset()
+    make_log(store, "parts")
+    kills = kill_each_part_at_each_request(store, "parts", STRIDE)
+    batches = sum(kills.values()) + len(PARTS)
+    print(kills)  # noqa: T201
+    assert min(kills.values()) >= 1  # each of them asks
+    table = kafkalog.read(store.uri("parts"), "t", options=store.options).read_all()
+    for task in range(2):
+        found = table.filter(pc.equal(table["partition"], task))
+        assert found["value"].to_pylist() == [
+            value for batch in range(batches) for value in values_of(batch, task)
+        ]
 
 
 MEMBER = """
