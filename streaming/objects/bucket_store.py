@@ -371,16 +371,14 @@ class BucketStore:
         """Follow the log if that is due; what others are about to show is left to them."""
         if self._lent_to == threading.get_ident():
             return
-        if system.monotonic() - self._looked_at > self.list_interval_s:
-            is_needed = self._looked_at == -float("inf")
-            if not self._using.acquire(blocking=is_needed):
-                return
-            try:
-                if system.monotonic() - self._looked_at > self.list_interval_s:
-                    self._look()
-                return
-            finally:
-                self._using.release()
+        if system.monotonic() - self._looked_at <= self.list_interval_s:
+            return
+        is_needed = self._looked_at == -float("inf")
+        if self._using.locked() and not is_needed:
+            return
+        with self._using:  # acquire() would keep it for good where an alarm follows
+            if system.monotonic() - self._looked_at > self.list_interval_s:
+                self._look()
 
     def _look(self) -> None:
         """Follow the log, and show what is new."""

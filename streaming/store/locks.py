@@ -309,14 +309,12 @@ def check_unused(folder: Path) -> None:
         LockTimeoutError: a writer of ours is at work.
     """
     mutex = remembered(_Mutexes).of(folder)
-    is_ours = not mutex.acquire(blocking=False)
+    is_ours = mutex.locked()
     if not is_ours:
-        try:
+        with mutex:  # acquire() would keep it for good where an alarm follows
             is_ours = is_locked(folder / LOCK_FILE)
             if not is_ours and broker_holds(folder):
                 raise _held_by_broker(folder / LOCK)
-        finally:
-            mutex.release()
     if is_ours:
         raise LockTimeoutError(f"a writer is at work on log directory {folder}: try again later")
 

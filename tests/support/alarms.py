@@ -99,6 +99,20 @@ def _code(code: CodeType) -> bytes:
     return code.co_code  # made anew at each look
 
 
+@functools.cache
+def _is_place(code: CodeType, before: int, now: int) -> bool:
+    """Whether Python looks for signals between two instructions, and an alarm can come there.
+
+    What is raised here is raised by the second instruction. Python would let the first one raise
+    it, so both must have the same handler: what follows the last call in ``with`` has another one.
+    """
+    if _code(code)[before] not in _LOOKS_AFTER:
+        return False
+    table = [(entry.start, entry.end, entry.target) for entry in dis._parse_exception_table(code)]
+    handlers = [[t for start, end, t in table if start <= at < end] for at in (before, now)]
+    return handlers[0] == handlers[1]
+
+
 def interrupt_at(chosen: int, function: Callable[[], _T]) -> _T:
     """Call a function, with an alarm at the ``chosen`` place where Python looks for signals.
 
@@ -115,6 +129,7 @@ class _Trace:
         self.seen = 0
         self._chosen = chosen
         self._last: dict[FrameType, int] = {}
+        """Where in its code each frame has been last."""
 
     def call(self, function: Callable[[], _T]) -> _T:
         before = sys.gettrace()
@@ -135,8 +150,8 @@ class _Trace:
             self._last.pop(frame, None)
         elif event == "opcode":
             before = self._last.get(frame)
-            self._last[frame] = _code(frame.f_code)[frame.f_lasti]
-            if before in _LOOKS_AFTER:
+            self._last[frame] = frame.f_lasti
+            if before is not None and _is_place(frame.f_code, before, frame.f_lasti):
                 self.seen += 1
                 if self.seen - 1 == self._chosen:
                     raise AlarmError(f"{frame.f_code.co_qualname}:{frame.f_lineno}")

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
+from tests.support.alarms import interrupt_at
 from tests.support.bucket_model import without_rests
+from tests.support.interrupting import AlarmError
 from typer.testing import CliRunner
 
 import kafkalog
@@ -195,6 +197,24 @@ def test_what_is_committed_later_is_seen_by_the_next_look(
     log.follow()
     commit(log, {0: staged_batches(local / "t-0")[0]}, inline=True)
     assert len(rows_of(at_once)) == 70
+
+
+def test_a_look_that_was_cut_off_anywhere_keeps_no_lock(appended: str) -> None:
+    """A signal's exception comes at each place in turn where Python looks for signals."""
+    kafkalog.append(appended, "t", ROWS, options={"numPartitions": 2})
+    store = BucketRoot.of(RemoteRoot.parse(appended)).open_store()
+    expected = store.committed()
+    place, is_cut_off = 0, True
+    while is_cut_off:
+        store.forget_listing()
+        try:
+            interrupt_at(place, store.committed)
+            is_cut_off = False
+        except AlarmError:
+            place += 1
+        assert not store._using.locked(), f"after an alarm at place {place - 1}"
+    assert place > 5
+    assert store.committed() == expected
 
 
 def test_a_reader_that_slept_for_eight_days_goes_on(

@@ -7,13 +7,15 @@ import threading
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.support.alarms import interrupt_at
 from tests.support.held_locks import held_elsewhere
+from tests.support.interrupting import AlarmError
 
 from kafkalog.checkpoints.broker import LOCK
 from kafkalog.checkpoints.commit_state import LOCK_FILE
 from kafkalog.errors import LockTimeoutError, LogDirectoryError
 from kafkalog.streaming.store import locks as locks_module
-from kafkalog.streaming.store.locks import DirectoryLocks, check_no_broker
+from kafkalog.streaming.store.locks import DirectoryLocks, check_no_broker, check_unused
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -140,6 +142,20 @@ def test_a_look_for_a_broker_takes_and_loses_no_lock(tmp_path: Path) -> None:
         check_no_broker(tmp_path, timeout_ms=100)
         taken = [sys.executable, "-c", TAKE, str(tmp_path / LOCK)]
         assert subprocess.run(taken, check=False, capture_output=True).returncode != 0
+
+
+def test_a_look_for_writers_that_was_cut_off_anywhere_keeps_nobody_out(tmp_path: Path) -> None:
+    """A signal's exception comes at each place in turn where Python looks for signals."""
+    place, is_cut_off = 0, True
+    while is_cut_off:
+        try:
+            interrupt_at(place, lambda: check_unused(tmp_path))
+            is_cut_off = False
+        except AlarmError:
+            place += 1
+        with DirectoryLocks([tmp_path], holder="a writer", timeout_ms=0):
+            pass
+    assert place > 3
 
 
 def test_the_lock_of_a_writer_that_is_dying_is_no_brokers(tmp_path: Path) -> None:
