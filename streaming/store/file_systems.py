@@ -44,7 +44,16 @@ from kafkalog.files.timeouts import at
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["Mount", "check_file_system", "find_mount", "is_shared", "mount_of", "refusal"]
+__all__ = [
+    "Mount",
+    "check_file_system",
+    "find_mount",
+    "is_shared",
+    "mount_of",
+    "note_mounts",
+    "refusal",
+    "refuse_unmounted",
+]
 
 _LOGGER: Final = logging.getLogger("kafkalog.sink")
 
@@ -189,12 +198,42 @@ def mount_of(folder: Path) -> Mount | None:
         return known[device]
 
 
+def note_mounts(folders: Iterable[Path]) -> None:
+    """Remember where the file systems are mounted that have a log, as these folders do now."""
+    known = remembered(_Devices).of_logs
+    for folder in folders:
+        device = folder.stat().st_dev
+        if folder not in known or known[folder][0] != device:
+            mount = find_mount(Path(os.path.realpath(folder)), system.mounts() or "")
+            known[folder] = device, None if mount is None else mount.point
+
+
+def refuse_unmounted(folder: Path) -> None:
+    """Refuse to begin a log below a mount point from which the file system has gone that had one.
+
+    Another file system there, or a folder that was emptied, may have a new log.
+
+    Raises:
+        LogDirectoryError: nothing is mounted where the log of this process was.
+    """
+    _, point = remembered(_Devices).of_logs.get(folder, (0, None))
+    text = system.mounts() if point is not None else None
+    if text is not None and all(mount.point != point for mount in _mounts(text)):
+        raise LogDirectoryError(
+            f"log directory {folder} was on the file system mounted at {point}, where this process "
+            "has found a log, and nothing is mounted there now. Nothing was written. Mount it; or "
+            "start the process again, and a new log begins here"
+        )
+
+
 class _Devices:
     """What was found out about devices, which stays as it is as long as they are mounted."""
 
     def __init__(self) -> None:
         self.fit: set[int] = set()
         self.mounts: dict[int, Mount | None] = {}
+        self.of_logs: dict[Path, tuple[int, str | None]] = {}
+        """The device of each folder in which this process has found a log, and its mount point."""
 
 
 _TRY: Final = """

@@ -29,7 +29,11 @@ from kafkalog.files.paths import NodePlace, split_paths
 from kafkalog.files.timeouts import run_with_timeout
 from kafkalog.streaming.log.log_dir import refuse_a_level_above, refuse_file
 from kafkalog.streaming.store.expired_segments import remove_dead
-from kafkalog.streaming.store.file_systems import check_file_system
+from kafkalog.streaming.store.file_systems import (
+    check_file_system,
+    note_mounts,
+    refuse_unmounted,
+)
 from kafkalog.streaming.store.locks import DirectoryLocks, check_no_broker, check_unused
 from kafkalog.streaming.store.log_set import Condition, LogSet
 from kafkalog.streaming.store.open_set import (
@@ -283,17 +287,23 @@ def _ensure_set(directories: Sequence[Path], policy: SetPolicy) -> str:
     check_given(directories)
     refuse_mount_points(directories)
     for folder in directories:
+        if not folder.exists():
+            refuse_unmounted(folder)
         make_log_directory(folder)
         check_file_system(folder)
         check_no_broker_lived(folder, policy)
         check_no_broker(folder, timeout_ms=policy.wait_ms)
     found = known_set(directories)
     if found is not None:
+        note_mounts(directories)
         return found.set_id
     for folder in directories:
+        refuse_unmounted(folder)
         refuse_a_level_above(folder)
     with Session(directories, policy, holder="a new writer") as session:
-        return session.open(rolls_back=False).state.set_id
+        set_id = session.open(rolls_back=False).state.set_id
+    note_mounts(directories)
+    return set_id
 
 
 def _real(paths: Iterable[str | Path]) -> list[Path]:

@@ -27,7 +27,11 @@ from kafkalog.files.deferred_signals import shielded_part
 from kafkalog.files.paths import NodePlace
 from kafkalog.files.system import system
 from kafkalog.files.timeouts import at, stalled
-from kafkalog.streaming.store.file_systems import check_file_system
+from kafkalog.streaming.store.file_systems import (
+    check_file_system,
+    note_mounts,
+    refuse_unmounted,
+)
 from kafkalog.streaming.store.locks import DirectoryLocks, check_no_broker
 from kafkalog.streaming.store.log_dirs import LogDirs
 from kafkalog.streaming.store.open_set import (
@@ -69,10 +73,12 @@ def ensure_nodes(paths: Sequence[NodePlace], policy: SetPolicy) -> str:
         for folder in folders:
             with suppress(OSError), at(folder):  # who takes the locks finds out what fails
                 _check_member(folder, voters, policy, given=len(paths))
+                note_mounts([folder])
         return voters.newest.set_id
     nodes = _named_nodes(paths)
     check_given(folders)
     for folder in folders:
+        refuse_unmounted(folder)
         make_with_parents(folder)
         check_file_system(folder)
         check_no_broker_lived(folder, policy)
@@ -81,7 +87,9 @@ def ensure_nodes(paths: Sequence[NodePlace], policy: SetPolicy) -> str:
         found = find_voters(folders)  # another writer may have been faster
         if found is not None and _has_started(found, folders):
             return found.newest.set_id
-        return _start(nodes, locks).set_id
+        set_id = _start(nodes, locks).set_id
+    note_mounts(folders)
+    return set_id
 
 
 def _check_member(folder: Path, voters: Voters, policy: SetPolicy, *, given: int) -> None:
