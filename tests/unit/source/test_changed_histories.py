@@ -1,11 +1,12 @@
 """Readers that continue above a change of history have a loss, each time, and none otherwise.
 
-The tables here are those of docs/source.md: every reader, every way in which a log comes to end
+The tables here are those of docs/log.md: every reader, every way in which a log comes to end
 lower, and how far it has grown since.
 """
 
 from __future__ import annotations
 
+import json
 import shutil
 from itertools import count
 from pathlib import Path
@@ -19,10 +20,20 @@ from tests.support.consuming import keep_groups_small
 from tests.support.copying import run_mirror
 from tests.support.joining import Query
 from tests.support.log_files import flip
+from tests.support.logs import Row, batch_bytes, write_segment
 from tests.support.replicated import away, path_of
+from tests.support.tiers import TOPIC_ID, KafkaTier, write_metadata
+from typer.testing import CliRunner
 
 from kafkalog import Consumer
-from kafkalog.checkpoints.broker import HIGH_WATERMARK, write_offset_checkpoint
+from kafkalog.checkpoints.broker import (
+    HIGH_WATERMARK,
+    LOG_START_OFFSET,
+    PARTITION_METADATA,
+    LeaderEpoch,
+    write_leader_epochs,
+    write_offset_checkpoint,
+)
 from kafkalog.checkpoints.commit_state import STATE_FILE
 from kafkalog.errors import (
     CheckpointError,
@@ -32,7 +43,9 @@ from kafkalog.errors import (
 )
 from kafkalog.files.objects import FolderObjects
 from kafkalog.files.system import system
+from kafkalog.jobs.cli.app import app
 from kafkalog.jobs.inspection.lag import LagMeter, ReadersNamed
+from kafkalog.jobs.inspection.records import RecordReader, RecordsWanted
 from kafkalog.jobs.mirroring import Mirror
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.admin.broker.handover import take_over
@@ -43,6 +56,7 @@ from kafkalog.streaming.api import append, read, tail
 from kafkalog.streaming.log.segment import LogSegment
 from kafkalog.streaming.objects import bucket_store
 from kafkalog.streaming.options.read_options import ReadOptions
+from kafkalog.streaming.records.batch_layout import LEADER_EPOCH_POSITION, MAGIC_POSITION
 from kafkalog.streaming.source.stream_control import StreamControl
 
 if TYPE_CHECKING:
@@ -72,6 +86,9 @@ def values(prefix: str, start: int, end: int) -> list[str]:
 
 class Scene:
     """A log of 10 rows in 5 batches, which comes to end at 4, and grows again."""
+
+    reading: Mapping[str, str] = MappingProxyType({})
+    """What readers are told of where it lies."""
 
     def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
         self.folder, self.patch = folder, patch
@@ -223,7 +240,90 @@ class BucketSetBack(Scene):
             self.patch.setattr(system, name, lambda clock=clock: clock() + 62 * next(minutes))
 
 
+class TierScene(Scene):
+    """A broker's log with a remote tier: a batch a segment, and all but the last have moved."""
+
+    says = True
+    """Whether ``__remote_log_metadata`` is there; else a listing tells what the tier has."""
+
+    def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
+        self.folder, self.patch = folder, patch
+        self.path = str(folder / "log")
+        self.tier = KafkaTier(folder / "tier")
+        self.reading = {"remote.path": str(self.tier.root), "storage.listInterval": "0"}
+        self.epochs, self.end = [LeaderEpoch(0, 0)], 0
+        self.log.mkdir(parents=True)
+        (self.log / PARTITION_METADATA).write_text(f"version: 0\ntopic_id: {TOPIC_ID}")
+        self.write("old", CUT_AT)
+
+    def go_on(self) -> None:
+        self.write("old", READ_TO)
+
+    def grow(self, end: int) -> None:
+        self.write("new", end)
+
+    def write(self, prefix: str, end: int, *, moves: bool = True) -> None:
+        """Write in the epoch that is the latest."""
+        for start in range(self.end, end, 2):
+            rows = [Row(each.encode()) for each in values(prefix, start, start + 2)]
+            data = bytearray(batch_bytes(start, rows))
+            data[LEADER_EPOCH_POSITION:MAGIC_POSITION] = self.epochs[-1].epoch.to_bytes(4, "big")
+            write_segment(self.log, start, bytes(data))
+        self.end = end
+        for start in range(0, end - 2 if moves else 0, 2):
+            if (self.log / f"{start:020d}.log").exists():
+                epoch = max(each.epoch for each in self.epochs if each.start_offset <= start)
+                self.tier.move(self.log, [start, start + 2], epochs=[(epoch, start)])
+        self.tell()
+
+    def tell(self) -> None:
+        """Write the files in which the broker says how it stands."""
+        write_leader_epochs(self.log, self.epochs)
+        write_offset_checkpoint(Path(self.path), LOG_START_OFFSET, {T0: 0})
+        write_offset_checkpoint(Path(self.path), HIGH_WATERMARK, {T0: self.end})
+        if self.says:
+            write_metadata(Path(self.path), self.tier.records)
+
+
+class TierElected(TierScene):
+    """An unclean election: what the new leader has ends at 4, and its epoch begins there."""
+
+    def shorten(self) -> None:
+        for path in self.log.glob("*.log"):
+            path.unlink()
+        self.end = 0
+        self.write("old", CUT_AT, moves=False)
+        self.epochs.append(LeaderEpoch(1, CUT_AT))
+        self.tell()
+
+
+class TierPutBack(TierScene):
+    """An older copy of the log directory and of its tier is put in their place."""
+
+    places: Final = ("log", "tier")
+
+    def go_on(self) -> None:
+        for name in self.places:
+            shutil.copytree(self.folder / name, self.folder / "copy" / name)
+        self.records = [*self.tier.records]
+        super().go_on()
+
+    def shorten(self) -> None:
+        for name in self.places:
+            (self.folder / name).rename(self.folder / f"replaced {name}")
+            shutil.copytree(self.folder / "copy" / name, self.folder / name)
+        self.tier.records[:] = self.records
+        self.end = CUT_AT
+
+
+class LogPutBackOverTier(TierPutBack):
+    """An older copy of the log directory is put back above a tier that has more."""
+
+    places: Final = ("log",)
+
+
 WAYS: Final = {each.__name__: each for each in (Salvaged, PowerLost, PutBack, TakenOver)}
+OF_TIERS: Final = {each.__name__: each for each in (TierElected, TierPutBack, LogPutBackOverTier)}
 OF_NODES: Final = {each.__name__: each for each in (Elected, NodesSetBack)}
 SET_BACK: Final = {"PutBack", "NodesSetBack"}
 """Where the groups of a set go back with its logs."""
@@ -260,7 +360,8 @@ class Tail(Reader):
     """``kafkalog.tail``."""
 
     def begin(self) -> None:
-        self.found = tail(self.scene.path, "t", idle_timeout=60, options=self.options)
+        options = {**self.options, **self.scene.reading}
+        self.found = tail(self.scene.path, "t", idle_timeout=60, options=options)
 
     options: Mapping[str, Any] = EARLIEST
 
@@ -274,13 +375,23 @@ class Tail(Reader):
     came = 0
 
 
+class Consumed(Tail):
+    """``kafkalog consume --follow``."""
+
+    def begin(self) -> None:
+        given = {"path": self.scene.path, **self.options, **self.scene.reading}
+        given = {name: str(given[name]) for name in given}
+        reader = RecordReader.of(given, ["t"], RecordsWanted())
+        self.found = (each for split in reader.new_splits() for each in reader.read(split))
+
+
 class Stream(Reader):
     """A streaming query, driven as Spark drives it."""
 
     options: Mapping[str, Any] = EARLIEST
 
     def begin(self) -> None:
-        given = {"path": self.scene.path, "subscribe": "t", **self.options}
+        given = {"path": self.scene.path, "subscribe": "t", **self.options, **self.scene.reading}
         self.control = StreamControl(ReadOptions.parse({name: str(given[name]) for name in given}))
         if not self.offsets:
             self.offsets = self.control.initial()
@@ -292,7 +403,9 @@ class Stream(Reader):
         for _ in range(3):
             end = self.control.next_end(self.offsets, take_all=False)
             if end != self.offsets and self.control.plan(self.offsets, end):
-                found += read_values(self.scene.path, self.offsets[T0], end[T0])
+                found += read_values(
+                    self.scene.path, self.offsets[T0], end[T0], **self.scene.reading
+                )
             self.offsets = end
         return found
 
@@ -322,7 +435,7 @@ class Mirrored(Reader):
     def rows(self) -> list[str]:
         folder = self.scene.folder
         copy, place = str(folder / "mirrored"), str(folder / "checkpoint")
-        options = {"fetchOffset.retryIntervalMs": "10"}
+        options = {"fetchOffset.retryIntervalMs": "10", **self.scene.reading}
         given = {"source": self.scene.path, "target": copy, "checkpoint": place}
         run_mirror(Mirror(**given, topics=("t",), options=options))
         found = read_values(copy, self.copied, -1)
@@ -388,6 +501,17 @@ class GroupStart(Left):
         return [each for rows in found for each in texts(rows.column("value"))]
 
 
+class GroupConsumed(Left):
+    """``kafkalog consume --group``."""
+
+    def seen(self) -> list[str]:
+        words = ["consume", self.scene.path, "-t", "t", "--group", "g", "--json"]
+        done = CliRunner().invoke(app, [*words, "--set", "fetchOffset.retryIntervalMs=1"])
+        if done.exit_code:
+            raise DataLossError(done.stderr)
+        return [json.loads(line)["value"] for line in done.stdout.splitlines()]
+
+
 class Joined(Reader):
     """A streaming query with ``joinGroup``, driven as Spark drives it."""
 
@@ -432,17 +556,18 @@ class GroupLag(Left):
         return values("new", row["offset"], row["end"])
 
 
-ALONE: Final = (Tail, Stream, StreamStartedAgain, Mirrored)
+ALONE: Final = (Tail, Consumed, Stream, StreamStartedAgain, Mirrored)
 WHILE_RUNNING: Final = (Member, Joined)
-OF_GROUP: Final = (*WHILE_RUNNING, MemberStartedAgain, JoinedStartedAgain, GroupStart, GroupLag)
+OF_LEFT: Final = (GroupStart, GroupConsumed, GroupLag)
+OF_GROUP: Final = (*WHILE_RUNNING, MemberStartedAgain, JoinedStartedAgain, *OF_LEFT)
 
 
 def texts(column: pa.Array) -> list[str]:
     return [each.decode() if isinstance(each, bytes) else each for each in column.to_pylist()]
 
 
-def read_values(path: str, start: int, end: int) -> list[str]:
-    options = {"startingOffsets": {"t": {"0": start}}, "endingOffsets": {"t": {"0": end}}}
+def read_values(path: str, start: int, end: int, **given: str) -> list[str]:
+    options = {"startingOffsets": {"t": {"0": start}}, "endingOffsets": {"t": {"0": end}}, **given}
     return texts(read(path, "t", options=options).read_all().combine_chunks().column("value"))
 
 
@@ -483,8 +608,29 @@ def test_a_reader_that_continues_above_a_change_of_history_has_a_loss(
         reader.end()
 
 
+@pytest.mark.parametrize("says", [True, False], ids=["by records", "by listing"])
 @pytest.mark.parametrize("grown", GROWN)
-@pytest.mark.parametrize("kind", [Tail, Stream, Member])
+@pytest.mark.parametrize("way", OF_TIERS)
+@pytest.mark.parametrize("kind", ALONE)
+def test_a_reader_that_continues_in_a_tiered_log_of_another_history_has_a_loss(
+    kind: type[Reader],
+    way: str,
+    grown: str,
+    says: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(TierScene, "says", says)
+    scene = OF_TIERS[way](tmp_path, monkeypatch)
+    reader = kind(scene)
+    scene.shorten()
+    scene.grow(GROWN[grown])
+    with pytest.raises(LOSSES):
+        reader.rows()
+
+
+@pytest.mark.parametrize("grown", GROWN)
+@pytest.mark.parametrize("kind", [Tail, Consumed, Stream, Member])
 def test_a_reader_that_runs_is_told_that_its_bucket_was_set_back(
     kind: type[Reader], grown: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -500,7 +646,7 @@ def test_a_reader_that_runs_is_told_that_its_bucket_was_set_back(
 @pytest.mark.parametrize("grown", GROWN)
 @pytest.mark.parametrize(
     "kind",
-    [StreamStartedAgain, StreamOfNumbers, Mirrored, MemberStartedAgain, GroupStart, GroupLag],
+    [StreamStartedAgain, StreamOfNumbers, Mirrored, MemberStartedAgain, *OF_LEFT],
 )
 def test_a_reader_that_begins_again_in_a_bucket_that_was_set_back_has_a_loss(
     kind: type[Reader], grown: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -511,9 +657,9 @@ def test_a_reader_that_begins_again_in_a_bucket_that_was_set_back_has_a_loss(
     scene.shorten()
     scene.grow(GROWN[grown])
     monkeypatch.setattr(system, "memory", {})
-    if kind not in {GroupStart, GroupLag}:
+    if kind not in OF_LEFT:
         reader.begin()
-    if kind in {MemberStartedAgain, GroupStart, GroupLag}:  # the group stands at 4 again
+    if kind in {MemberStartedAgain, *OF_LEFT}:  # the group stands at 4 again
         assert reader.rows() == values("new", CUT_AT, GROWN[grown])
     elif kind is StreamOfNumbers and grown != "below":
         assert reader.rows() == values("new", READ_TO, GROWN[grown])
