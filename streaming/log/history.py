@@ -39,11 +39,11 @@ import re
 from collections import deque
 from contextlib import suppress
 from itertools import takewhile
-from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kafkalog.checkpoints.broker import LeaderEpoch, read_leader_epochs
 from kafkalog.errors import CheckpointError
+from kafkalog.files.remote_path import RemotePath
 from kafkalog.streaming.log.segments import retrying
 from kafkalog.streaming.records.batch_layout import (
     CODEC_MASK,
@@ -205,11 +205,12 @@ def _is_wrapper(batch: LastBatch) -> bool:
 
 def _cut_at(log: PartitionLog, known: LastBatch) -> int | None:
     """Return where a later epoch than a batch's begins, if that is at or below the batch."""
-    if known.leader_epoch == _NO_EPOCH or not isinstance(log.directory, Path):
+    folder = log.directory.local() if isinstance(log.directory, RemotePath) else log.directory
+    if known.leader_epoch == _NO_EPOCH or folder is None:
         return None
     later: list[LeaderEpoch] = []
     with suppress(CheckpointError):  # verify names it; the batches tell without it
-        epochs = read_leader_epochs(log.directory)
+        epochs = read_leader_epochs(folder)
         later = [each for each in epochs if each.epoch > known.leader_epoch]
     return later[0].start_offset if later and later[0].start_offset <= known.offset else None
 

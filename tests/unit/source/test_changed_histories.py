@@ -53,10 +53,13 @@ from kafkalog.streaming.admin.nodes.elect import elect_unclean
 from kafkalog.streaming.admin.recovery import recover
 from kafkalog.streaming.admin.salvage import salvage
 from kafkalog.streaming.api import append, read, tail
+from kafkalog.streaming.log.history import Divergence, LastBatch
 from kafkalog.streaming.log.segment import LogSegment
 from kafkalog.streaming.objects import bucket_store
 from kafkalog.streaming.options.read_options import ReadOptions
 from kafkalog.streaming.records.batch_layout import LEADER_EPOCH_POSITION, MAGIC_POSITION
+from kafkalog.streaming.source.end_offsets import EndOffsets
+from kafkalog.streaming.source.start import PositionValidator
 from kafkalog.streaming.source.stream_control import StreamControl
 
 if TYPE_CHECKING:
@@ -627,6 +630,26 @@ def test_a_reader_that_continues_in_a_tiered_log_of_another_history_has_a_loss(
     scene.grow(GROWN[grown])
     with pytest.raises(LOSSES):
         reader.rows()
+
+
+def test_of_a_client_s_position_in_a_tiered_log_the_leader_epoch_tells_what_was_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene = TierElected(tmp_path, monkeypatch)
+    scene.go_on()
+    options = ReadOptions.parse({"path": scene.path, "subscribe": "t", **scene.reading})
+
+    def find_diverged() -> dict[TopicPartition, Divergence]:
+        logs = EndOffsets.of(options, lambda _: True)
+        validator = PositionValidator(logs)
+        validator.add(T0, READ_TO, LastBatch.from_epoch(READ_TO, 0))
+        logs.look()
+        return validator.find_diverged({T0: READ_TO})
+
+    assert find_diverged() == {}
+    scene.shorten()
+    scene.grow(GROWN["past"])
+    assert find_diverged()[T0].cut_at == CUT_AT
 
 
 @pytest.mark.parametrize("grown", GROWN)
