@@ -1,4 +1,4 @@
-"""The benchmarks work; what they find is another matter. Those with Spark run in the night."""
+"""The benchmarks work; what they find is another matter. All but one of them run in the night."""
 
 from __future__ import annotations
 
@@ -45,6 +45,7 @@ def test_peers_are_measured_in_turns_and_the_page_shows_each_with_its_goal(tmp_p
     assert (tmp_path / "benchmarks-ratios.png").stat().st_size > 0
 
 
+@pytest.mark.nightly
 def test_growth_is_measured_and_drawn(tmp_path: Path) -> None:
     page = measured("growth", tmp_path, page="growth.md", is_whole=True)
     assert "| partitions, one of them changed | 10: " in page
@@ -76,6 +77,7 @@ def test_pipelines_are_measured_beside_the_plain_way_and_put_on_the_page(tmp_pat
     assert "| at least 0.5 x plain mirror | " in page
 
 
+@pytest.mark.nightly
 def test_replicas_are_measured_and_put_on_the_page(tmp_path: Path) -> None:
     page = measured("replicas", tmp_path)
     assert "| a writer is killed amid its commit; another one has committed | " in page
@@ -88,6 +90,7 @@ def test_look_ups_are_measured_and_put_on_the_page(tmp_path: Path) -> None:
     assert "A tailing query over 10 partitions" in page
 
 
+@pytest.mark.nightly
 def test_answers_in_sql_are_measured_and_put_on_the_page(tmp_path: Path) -> None:
     page = measured("sql", tmp_path, page="sql.md")
     assert "## What it costs" in page
@@ -103,6 +106,7 @@ def test_programs_without_spark_are_measured_beside_other_clients(tmp_path: Path
     assert "|  | kafkalog.append, flush=os | " in page
 
 
+@pytest.mark.nightly
 def test_members_of_a_group_are_measured_and_put_on_the_page(tmp_path: Path) -> None:
     page = measured("groups", tmp_path)
     assert "## Consumer groups" in page

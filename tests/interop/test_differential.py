@@ -1,13 +1,13 @@
 """Spark's Kafka source over a broker, and ours over its directory: the same options, the same rows.
 
-The combinations of options hold every pair of values. The default takes some of them;
-``make differential`` takes all.
+The combinations of options hold every pair of values. The default takes some of them, and fewer
+over a bucket; ``make nightly`` takes more, ``make differential`` all.
 """
 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import pytest
 from tests.support.kafka import Broker, Topic
@@ -39,8 +39,10 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.interop, pytest.mark.spark]
 
-ALL: Final = os.environ.get("KAFKALOG_DIFFERENTIAL") == "all"
-
+TAKEN: Final = os.environ.get("KAFKALOG_DIFFERENTIAL", "")
+"""``all`` cases, ``most`` (several times as many), or some."""
+IN_BUCKET: Final = 1 if TAKEN else 4
+"""Each so many-th case is run over a bucket, too."""
 
 T = TypeVar("T")
 
@@ -49,8 +51,21 @@ EMPTY_FIRST: Final = ("at a time", "at times", "at a time before all", "at offse
 
 
 def some(cases: Sequence[T], count: int) -> Sequence[T]:
-    """Give all cases, or so many of them from all over the list."""
-    return cases if ALL else cases[:: -(-len(cases) // count)]
+    """Give all cases, or so many of them (three times as many) from all over the list."""
+    count *= 3 if TAKEN else 1
+    return cases if TAKEN == "all" else cases[:: -(-len(cases) // count)]
+
+
+def by_place(cases: Sequence[Case] | Sequence[str]) -> list[Any]:
+    """Give each case with where our source reads it."""
+    return [
+        pytest.param(
+            case,
+            OURS if number % IN_BUCKET == 0 else OURS[:1],
+            id=case if isinstance(case, str) else name_of(case),
+        )
+        for number, case in enumerate(cases)
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -68,11 +83,13 @@ def peers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Peers]:
         yield peers
 
 
-@pytest.mark.parametrize("case", some(batch_cases(), 8), ids=name_of)
-def test_a_batch_gives_the_same_rows_in_the_same_tasks(peers: Peers, case: Case) -> None:
+@pytest.mark.parametrize(("case", "places"), by_place(some(batch_cases(), 8)))
+def test_a_batch_gives_the_same_rows_in_the_same_tasks(
+    peers: Peers, case: Case, places: Sequence[str]
+) -> None:
     options = options_of(case)
     theirs = peers.batch("kafka", options)
-    for place in OURS:
+    for place in places:
         ours = peers.batch(place, options)
         if isinstance(theirs, Refusal) or isinstance(ours, Refusal):
             check_refusals(theirs, ours)
@@ -84,11 +101,13 @@ def test_a_batch_gives_the_same_rows_in_the_same_tasks(peers: Peers, case: Case)
             assert ours.tasks == theirs.tasks, place
 
 
-@pytest.mark.parametrize("case", some(stream_cases(), 4), ids=name_of)
-def test_a_stream_gives_the_same_rows_in_the_same_micro_batches(peers: Peers, case: Case) -> None:
+@pytest.mark.parametrize(("case", "places"), by_place(some(stream_cases(), 4)))
+def test_a_stream_gives_the_same_rows_in_the_same_micro_batches(
+    peers: Peers, case: Case, places: Sequence[str]
+) -> None:
     options = options_of(case)
     theirs = peers.stream("kafka", options, case["trigger"])
-    for place in OURS:
+    for place in places:
         ours = peers.stream(place, options, case["trigger"])
         if isinstance(theirs, Refusal) or isinstance(ours, Refusal):
             check_refusals(theirs, ours)
@@ -102,17 +121,17 @@ def test_a_stream_gives_the_same_rows_in_the_same_micro_batches(peers: Peers, ca
         assert ours.rows == theirs.rows, place
 
 
-@pytest.mark.parametrize("what", some(list(BATCH_REFUSALS), 20))
-def test_both_refuse_a_batch_with(peers: Peers, what: str) -> None:
+@pytest.mark.parametrize(("what", "places"), by_place(some(list(BATCH_REFUSALS), 12)))
+def test_both_refuse_a_batch_with(peers: Peers, what: str, places: Sequence[str]) -> None:
     options = BATCH_REFUSALS[what] | {"fetchOffset.retryIntervalMs": "10"}
-    check_refusals(*(peers.batch(format_, options) for format_ in FORMATS))
+    check_refusals(*(peers.batch(format_, options) for format_ in ("kafka", *places)))
 
 
-@pytest.mark.parametrize("what", some(list(STREAM_REFUSALS), 3))
-def test_both_refuse_a_stream_with(peers: Peers, what: str) -> None:
+@pytest.mark.parametrize(("what", "places"), by_place(some(list(STREAM_REFUSALS), 3)))
+def test_both_refuse_a_stream_with(peers: Peers, what: str, places: Sequence[str]) -> None:
     options = {"startingOffsets": "earliest", "fetchOffset.retryIntervalMs": "10"}
     options |= STREAM_REFUSALS[what]
-    check_refusals(*(peers.stream(format_, options) for format_ in FORMATS))
+    check_refusals(*(peers.stream(format_, options) for format_ in ("kafka", *places)))
 
 
 def test_a_query_that_stood_below_a_new_log_start_reports_the_same_loss(peers: Peers) -> None:

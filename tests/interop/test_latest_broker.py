@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.interop
 
-SECONDS: Final = int(os.environ.get("KAFKALOG_LIVE_SECONDS", "10"))
+SECONDS: Final = int(os.environ.get("KAFKALOG_LIVE_SECONDS", "6"))
 CATCH_UP_SECONDS: Final = 60
 TOPIC: Final = "compacted"
 

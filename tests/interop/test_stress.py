@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from tests.support.stress import StressGround
 
-SECONDS: Final = float(os.environ.get("KAFKALOG_STRESS_SECONDS", "10"))
+SECONDS: Final = float(os.environ.get("KAFKALOG_STRESS_SECONDS", "6"))
 SEED: Final = int(os.environ.get("KAFKALOG_STRESS_SEED", "1"))
 
 pytestmark = [pytest.mark.interop, pytest.mark.spark, pytest.mark.timeout(600 + 2 * SECONDS)]

@@ -326,6 +326,7 @@ def test_a_topic_that_was_recreated_is_refused_with_a_new_checkpoint_too_and_reb
     assert newest(spark, latest)[b"k5"] == b"v35"
 
 
+@pytest.mark.nightly
 def test_a_log_that_is_an_older_copy_is_refused(
     spark: SparkSession, tmp_path: Path, grow: Callable[[int], None]
 ) -> None:
@@ -359,6 +360,7 @@ def put_back(folder: Path, kept: Path) -> None:
     shutil.copytree(kept, folder)
 
 
+@pytest.mark.nightly
 def test_rows_of_somebody_else_are_refused_and_each_way_on_is_right(
     spark: SparkSession, tmp_path: Path, grow: Callable[[int], None]
 ) -> None:
@@ -384,7 +386,7 @@ def test_rows_of_somebody_else_are_refused_and_each_way_on_is_right(
     assert offsets(spark, one.table) == [*range(11)]
 
 
-@pytest.mark.parametrize("most", ["1000", "4"])
+@pytest.mark.parametrize("most", [pytest.param("1000", marks=pytest.mark.nightly), "4"])
 def test_a_key_that_was_deleted_later_does_not_come_back_from_another_partition(
     spark: SparkSession, tmp_path: Path, most: str
 ) -> None:

@@ -151,6 +151,7 @@ def _reason(error: StreamingQueryException) -> Exception:
             "target put_checkpoint_back, source append, run, target lose_last_commit, "
             "source append, run",
             id="OPTIMIZE and VACUUM, an older checkpoint, one whose last commit is gone",
+            marks=pytest.mark.nightly,
         ),
         pytest.param(
             "another TABLE",
@@ -158,6 +159,7 @@ def _reason(error: StreamingQueryException) -> Exception:
             "target lose_checkpoint, source put_back, source append, source append, "
             "source append, run",
             id="a clone is continued, and of another one the source is put back and grows",
+            marks=pytest.mark.nightly,
         ),
         pytest.param(
             "--rebuild",

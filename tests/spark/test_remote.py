@@ -343,8 +343,14 @@ def test_a_batch_that_is_read_for_longer_than_data_is_kept_gets_each_row_once(
     assert {row["size"] for row in found} == {100_000}
 
 
-@pytest.mark.parametrize("fails", [True, False])
-@pytest.mark.parametrize("count", [3, 9])
+@pytest.mark.parametrize(
+    ("count", "fails"),
+    [
+        *((3, False), (9, True)),
+        pytest.param(3, True, marks=pytest.mark.nightly),
+        pytest.param(9, False, marks=pytest.mark.nightly),
+    ],
+)
 def test_a_topic_that_is_made_again_under_a_query_is_a_loss_or_is_read_from_its_start(
     spark: SparkSession, store: ObjectStore, tmp_path: Path, count: int, *, fails: bool
 ) -> None:

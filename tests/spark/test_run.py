@@ -97,6 +97,7 @@ def test_what_a_query_fails_of_is_the_last_line(tmp_path: Path) -> None:
     assert "do not match its checksum" in said, said
 
 
+@pytest.mark.nightly
 def test_what_is_wrong_with_an_expression_is_told_once(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("a\n")
     command = [*_COMMAND, "ingest", tmp_path, tmp_path / "log", "--topic=t", "--format=text"]
@@ -136,6 +137,7 @@ run(app)
 """
 
 
+@pytest.mark.nightly
 def test_an_error_that_pyspark_has_no_class_for_is_one_line() -> None:
     code, out, said = ended("-c", _UNTOLD)
     assert (code, out) == (1, ""), said
