@@ -262,6 +262,10 @@ def split_names(words: Iterable[str]) -> tuple[str, ...]:
 
 _DAY_MS: Final = 86_400_000
 _DAYS: Final = {"today": 0, "yesterday": 1}
+_ACCEPTS: Final = (
+    "a time such as 1h (ago), yesterday, today, now, 2026-11-22T10:15:00Z, or milliseconds since "
+    "1970"
+)
 _AGO: Final = re.compile(r"(\d+(?:ms|s|m|min|h|d))(?: ago)?", re.ASCII)
 
 
@@ -284,7 +288,7 @@ def point_in_time(option: str, text: str) -> int:
         return now - now % _DAY_MS - _DAYS[word] * _DAY_MS
     if (ago := _AGO.fullmatch(word)) is not None:
         return max(0, now - milliseconds(option, ago[1]))
-    return milliseconds_of(option, text)
+    return milliseconds_of(option, text, accepts=_ACCEPTS)
 
 
 def milliseconds(option: str, text: str, *, minimum: int = 0) -> int:

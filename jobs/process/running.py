@@ -324,8 +324,21 @@ def _end_output() -> None:
         output.flush()
 
 
+_OF_PYDANTIC: Final = (
+    ("Input should be a valid integer", "expected an integer"),
+    ("Input should be a valid ", "expected a "),
+    ("Input should be ", "expected a number "),
+    (", unable to parse string as an integer", ""),
+    (", unable to parse string as a number", ""),
+    ("Value error, ", ""),
+)
+"""How typer's messages begin since it checks values by pydantic, and how a person says it."""
+
+
 def _say_wrong_use(error: Any) -> int:  # noqa: ANN401 - typer shows its base class to nobody
     message = error.format_message()
+    for found, plain in _OF_PYDANTIC if message else ():
+        message = message.replace(found, plain)
     if not message or "\n" in message:  # a command without arguments that answers with its help
         error.show()
     else:

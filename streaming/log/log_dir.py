@@ -399,7 +399,13 @@ def entries_of(path: Path) -> Sequence[os.DirEntry[str] | RemoteEntry]:
             return list(entries)
     except OSError as error:
         near = log_dirs_near(path)
-        if isinstance(error, FileNotFoundError) and not isinstance(path, RemotePath):
+        if isinstance(error, FileNotFoundError) and isinstance(path, RemotePath):
+            raise LogDirectoryError(
+                f"nothing is stored below {path}: check the names of the bucket and of the folder "
+                "in it. If nothing was written yet: make the bucket, and a first write makes the "
+                f"log{near}"
+            ) from error
+        if isinstance(error, FileNotFoundError):
             raise LogDirectoryError(
                 f"log directory {path} does not exist; check its name, and where several machines "
                 "work, that it is mounted on each. If nothing was written yet: a first write makes "

@@ -85,10 +85,10 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
 
 
-def milliseconds_of(option: str, text: str) -> int:
+def milliseconds_of(option: str, text: str, *, accepts: str = TIME_ACCEPTS) -> int:
     """Read a point in time: ``2026-11-22``, ``2026-11-22T10:15:00Z`` or milliseconds.
 
-    A time without a zone is UTC.
+    A time without a zone is UTC. ``accepts`` is what the option takes, for the error.
 
     Raises:
         OptionError: it is none, or a number that counts seconds by all appearances.
@@ -98,7 +98,7 @@ def milliseconds_of(option: str, text: str) -> int:
     except OptionError as error:
         raise OptionError(f"{option} is {error}") from None
     except ValueError:
-        raise OptionError(f"{option} is {text!r}, expected {TIME_ACCEPTS}") from None
+        raise OptionError(f"{option} is {text!r}, expected {accepts}") from None
 
 
 def moment(option: str, given: int | str | datetime) -> int:

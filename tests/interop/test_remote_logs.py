@@ -313,7 +313,7 @@ def test_a_range_that_cannot_be_had_is_reported_with_all_that_helps(
         read_batch(**of_big(big, store, **{"storage.tries": "2"}))
     said = str(caught.value)
     assert f"s3://archive/big/big-0/{0:020d}.log: bytes " in said
-    assert "(2 tries)" in said
+    assert "(tries: 2)" in said
     assert "storage.tries" in said
     assert SECRET not in said
 
@@ -322,7 +322,7 @@ def test_a_refusal_is_final(store: ObjectStore, big: str) -> None:
     store.fault = lambda _: "403"
     # a store of its own: what others have listed already is not asked for again
     options = of_big(big, store, **{"storage.tries": "7"})
-    with pytest.raises(LogDirectoryError, match=r"s3://archive/big cannot be listed \(1 tries\)"):
+    with pytest.raises(LogDirectoryError, match=r"s3://archive/big cannot be listed \(tries: 1\)"):
         read_batch(**options)
     # whether a log lies there that is kept as objects, and the listing
     assert [request.method for request in store.requests] == ["HEAD", "GET"]
@@ -412,7 +412,7 @@ def test_fewer_bytes_than_a_file_is_said_to_have_are_a_failure(tmp_path: Path) -
     os.truncate(path, 300_000)
     assert len(opened.read(0, 100)) == 100
     with pytest.raises(
-        LogDirectoryError, match=r"file: bytes 299990 to \d+ .*\(2 tries\): 10 bytes"
+        LogDirectoryError, match=r"file: bytes 299990 to \d+ .*\(tries: 2\): 10 bytes"
     ):
         opened.read(299_990, 100)
 

@@ -125,7 +125,7 @@ def test_a_store_that_fails_in_a_task_is_reported_without_secrets(
     assert SECRET not in plan
     store.fault = lambda request: "500" if request.name.endswith(".log") else None
     with pytest.raises(
-        PySparkException, match=r"s3://archive/p02-nulls-headers/.*\(2 tries\)"
+        PySparkException, match=r"s3://archive/p02-nulls-headers/.*\(tries: 2\)"
     ) as e:
         frame.collect()
     store.reset()

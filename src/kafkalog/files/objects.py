@@ -353,7 +353,7 @@ class StoreObjects:
                 "the store may be down or slow: try again later, or raise storage.tries or "
                 "storage.timeout" + self._place.options.advice_elsewhere
             )
-        return LogDirectoryError(f"{what} ({tries} tries): {said:.600}; {advice}")
+        return LogDirectoryError(f"{what} (tries: {tries}): {said:.600}; {advice}")
 
 
 def _store_errors() -> tuple[type[Exception], ...]:

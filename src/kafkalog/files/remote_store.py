@@ -326,7 +326,7 @@ class RemoteStore:
         )
         said = self._without_secrets(str(error))
         advice += self.options.advice_elsewhere
-        return LogDirectoryError(f"{what} ({tries} tries): {said}; {advice}")
+        return LogDirectoryError(f"{what} (tries: {tries}): {said}; {advice}")
 
     def _without_secrets(self, text: str) -> str:
         if self._given.full_uri:

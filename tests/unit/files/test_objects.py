@@ -211,7 +211,7 @@ def test_a_call_that_may_be_repeated_is_repeated(failing: ObjectStore, fault: st
 def test_a_store_that_fails_at_every_try_is_named(failing: ObjectStore) -> None:
     objects = on_server(failing, "down", tries=2)
     failing.fault = lambda request: "500"
-    with pytest.raises(LogDirectoryError, match=r"down/commits/1 cannot be read \(2 tries\)"):
+    with pytest.raises(LogDirectoryError, match=r"down/commits/1 cannot be read \(tries: 2\)"):
         objects.get("commits/1")
     assert len(failing.requests) == 2
 
@@ -236,7 +236,7 @@ def test_a_refusal_is_final_and_says_what_a_role_needs(failing: ObjectStore) -> 
 
 def test_a_key_without_its_secret_is_no_store_that_is_down(failing: ObjectStore) -> None:
     objects = on_server(failing, "half", secret_key=None)
-    with pytest.raises(LogDirectoryError, match=r"\(1 tries\).* check the credentials"):
+    with pytest.raises(LogDirectoryError, match=r"\(tries: 1\).* check the credentials"):
         objects.get("a")
 
 

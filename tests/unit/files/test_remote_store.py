@@ -22,7 +22,7 @@ def tries_of(said: str) -> int:
 
     with pytest.raises(LogDirectoryError) as caught:
         RemoteStore(root).trying("it failed", fail)
-    assert str(caught.value).startswith(f"it failed ({len(asked)} tries): {said}; ")
+    assert str(caught.value).startswith(f"it failed (tries: {len(asked)}): {said}; ")
     return len(asked)
 
 

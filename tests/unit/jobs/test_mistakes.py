@@ -32,7 +32,7 @@ MISTAKES = [
     ("dump LOG", "say which topic: --topic"),
     ("dump LOG/t-0/00000000000000000000.log --records", "log/t-0 --records"),
     ("dump LOG --topic", "requires an argument"),
-    ("dump LOG --topic t --count none", "a valid integer"),
+    ("dump LOG --topic t --count none", "expected an integer"),
     ("dump LOG --topic t --start -1", "greater than or equal to 0"),
     ("get LOG --topic t", "say which keys"),
     ("find LOG", "say what to look for"),
