@@ -9,7 +9,7 @@ import subprocess
 import time
 from typing import TYPE_CHECKING, Final
 
-from tests.support.quick_jvm import QUICK, loaded_classes
+from tests.support.quick_jvm import QUICK, classes_name, loaded_classes
 
 from kafkalog.jobs.process.jars import JarSet, fetch, java
 
@@ -25,7 +25,7 @@ _QUICK: Final = (*QUICK, "-Djava.awt.headless=true")
 
 def classes_of(jar_set: JarSet) -> Path:
     """Return where the archive of a set's classes lies: :mod:`tests.support.class_archives`."""
-    return fetch(jar_set)[0].with_name("classes.jsa")
+    return fetch(jar_set)[0].with_name(classes_name())
 
 
 def command(

@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+import os
+import re
+import shutil
 import sys
 from pathlib import Path
 from typing import Final
 
-__all__ = ["QUICK", "SPARK_CLASSES", "loaded_classes"]
+__all__ = ["QUICK", "SPARK_CLASSES", "classes_name", "loaded_classes"]
 
 QUICK: Final = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 """What compiles least needs little more than half of the CPU."""
 
-SPARK_CLASSES: Final = Path(sys.prefix, "spark-classes.jsa")
+
+def classes_name() -> str:
+    """Return the name of an archive of classes for the Java in use: another one complains of it."""
+    found = shutil.which("java")
+    home = os.environ.get("JAVA_HOME") or (Path(found).resolve().parents[1] if found else "")
+    release = Path(home, "release")
+    told = release.read_text(encoding="utf-8") if release.exists() else ""
+    version = re.search(r'^JAVA_VERSION="([\w.+-]+)"', told, re.MULTILINE)
+    return f"classes-{version[1] if version else 'unknown'}.jsa"
+
+
+SPARK_CLASSES: Final = Path(sys.prefix, f"spark-{classes_name()}")
 """The archive of Spark's classes in this environment; see :mod:`tests.support.class_archives`."""
 
 
