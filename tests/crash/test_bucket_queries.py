@@ -10,7 +10,6 @@ import sys
 import threading
 from collections import Counter
 from contextlib import ExitStack, contextmanager
-from itertools import count, cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -213,38 +212,3 @@ def test_a_query_that_is_killed_at_each_request_of_a_micro_batch_writes_each_row
         follower.look()
         assert follower.seen == Counter(query.expected)
     assert query.starts > 4
-
-
-@pytest.mark.timeout(3600)
-def test_a_query_whose_asking_process_is_killed_at_each_request_writes_each_row_once(
-    store: ObjectStore, tmp_path: Path
-) -> None:
-    direct, place = store.past_the_proxy(), store.whole_uri("log")
-    kafkalog.append(direct.whole_uri("log"), "before", pa.table({"value": ["1"]}))
-    follower = Follower([RemoteRoot.parse(direct.whole_uri("log"))], TOPICS, ROWS)
-    killed: Counter[str] = Counter()
-    # rows that are too many for the commit: tasks put objects
-    with KilledQuery(tmp_path / "q", place, batches=2, rows=ROWS, key_bytes=80_000) as query:
-        gaps, faults = count(1), cycle(["lost", "reset"])  # of 1, 2, 3, ... requests
-        left = [next(gaps)]
-
-        def kill(request: Request) -> str | None:
-            """Kill who asks: before the request arrives, or before its answer does."""
-            left[0] -= 1
-            if left[0]:
-                return None
-            left[0] = next(gaps)
-            killed[query.kill_client(request.client)] += 1
-            return next(faults)
-
-        store.fault = kill
-        while not query.starts or not query.succeeded:
-            query.start()
-            query.wait_until(lambda: False, follower.look)
-            assert query.starts < 100
-        store.reset()
-        follower.look()
-        assert follower.seen == Counter(query.expected)
-    print(query.starts, killed)  # noqa: T201
-    assert not killed["nobody"]
-    assert len(killed) >= 2  # tasks, and who commits

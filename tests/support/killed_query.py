@@ -8,7 +8,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from random import Random
 from typing import TYPE_CHECKING, Final, Self
 
 import psutil
@@ -18,6 +17,7 @@ from tests.support.stopping_source import let_go, stopped_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from random import Random
 
     from tests.support.campaign import Follower
 
@@ -40,12 +40,9 @@ class KilledQuery:
     Its name is that of its folder. On leaving the context nothing of it is left running.
     """
 
-    def __init__(
-        self, folder: Path, log: Path | str, *, batches: int, rows: int, key_bytes: int = 1
-    ) -> None:
+    def __init__(self, folder: Path, log: Path | str, *, batches: int, rows: int) -> None:
         self.folder = folder
         self.starts = 0
-        self._key_bytes = key_bytes
         self._log = log
         self._batches = batches
         self._rows = rows
@@ -120,19 +117,6 @@ class KilledQuery:
         _kill([each for each in self._processes() if self._is_victim(victim, each)])
         let_go(self.folder)
 
-    def kill_client(self, port: int) -> str:
-        """Kill the process that asks from a port; return its part in the query.
-
-        That is the module which Spark's daemon runs for it, or ``driver``.
-        """
-        for process in self._processes():
-            with contextlib.suppress(psutil.NoSuchProcess):
-                if any(each.laddr.port == port for each in process.net_connections("tcp")):
-                    words = _words(process)
-                    _kill([process])
-                    return words[-1] if "pyspark.daemon" in words else "driver"
-        return "nobody"
-
     def _is_victim(self, victim: str, process: psutil.Process) -> bool:
         assert self._driver is not None
         stopped = stopped_in(self.folder)
@@ -155,12 +139,6 @@ class KilledQuery:
     def _noted(self, kind: str) -> list[str]:
         return [path.name for path in (self.folder / "checkpoint" / kind).glob("[0-9]*")]
 
-    def _key(self, value: str, number: int) -> str:
-        """Return a key: one of five, or a long one in which nothing repeats itself."""
-        if self._key_bytes == 1:
-            return str(number % 5)
-        return Random(value).randbytes(self._key_bytes // 2).hex()
-
     def _write_input(self) -> None:
         folder = self.folder / "input"
         folder.mkdir(parents=True)
@@ -171,7 +149,7 @@ class KilledQuery:
                 # it has noted files and no micro-batch of them yet, the next has twice as many.
                 padding = "x" * 3 * ((self._batches - batch) * _TASKS - task)
                 lines = [
-                    f"{value},{self._key(value, number)},{TOPICS[number % 2]},{padding}\n"
+                    f"{value},{number % 5},{TOPICS[number % 2]},{padding}\n"
                     for number, value in enumerate(values)
                 ]
                 path = folder / f"{batch}-{task}.csv"

@@ -43,8 +43,6 @@ class Request:
     """Of the range asked for; -1 without one."""
     body_bytes: int
     headers: Mapping[str, str] = field(default_factory=dict)
-    client: int = 0
-    """The port from which it came."""
 
     @property
     def name(self) -> str:
@@ -267,8 +265,7 @@ class _Proxy(BaseHTTPRequestHandler):
         sent = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         asked = self.headers.get("Range", "")
         start = int(asked.removeprefix("bytes=").partition("-")[0]) if asked else -1
-        headers, client = dict(self.headers.items()), self.client_address[1]
-        request = Request(self.command, self.path, start, 0, headers, client)
+        request = Request(self.command, self.path, start, 0, dict(self.headers.items()))
         fault = store.fault(request) if store.fault is not None else None
         if fault in {"lost", "late", "409", "503", "500 before", "expired"}:
             store.requests.append(request)
