@@ -61,15 +61,6 @@ def test_a_standalone_cluster_copies_a_topic(tmp_path: Path) -> None:
     assert all(any((tmp_path / name).glob("app-*/*/stderr")) for name in ("worker-1", "worker-2"))
 
 
-def test_spark_connect_copies_a_topic(tmp_path: Path) -> None:
-    words = [word for name, value in SETTINGS.items() for word in ("--conf", f"{name}={value}")]
-    arguments = " ".join([*words, "pyspark-shell"])
-    shown = run(
-        *(tmp_path, [sys.executable]), SPARK_REMOTE="local[2]", PYSPARK_SUBMIT_ARGS=arguments
-    )
-    assert shown == {"kind": "pyspark.sql.connect.session", **ROWS}
-
-
 CLIENT = os.environ.get("KAFKALOG_CLIENT_PYTHON", "")
 """A Python with pyspark-client instead of pyspark; ``make matrix`` builds one."""
 
@@ -110,6 +101,13 @@ def connect_server(folder: Path) -> Iterator[str]:
         yield f"sc://127.0.0.1:{port}"
     finally:
         server.kill()
+
+
+def test_spark_connect_copies_a_topic(tmp_path: Path) -> None:
+    # A session with `local[2]` would start its server at port 15002, which another one may have.
+    with connect_server(tmp_path) as address:
+        shown = run(tmp_path, [sys.executable], SPARK_REMOTE=address)
+    assert shown == {"kind": "pyspark.sql.connect.session", **ROWS}
 
 
 @pytest.mark.skipif(not CLIENT, reason="KAFKALOG_CLIENT_PYTHON names no Python")
