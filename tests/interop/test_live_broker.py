@@ -1,6 +1,6 @@
 """Reading under a broker that writes, rolls, compacts and deletes: every committed record once.
 
-Lasts ``KAFKALOG_LIVE_SECONDS``, 10 unless it is set; ``make live`` lets it run for two minutes.
+Lasts ``KAFKALOG_LIVE_SECONDS``, 20 unless it is set; ``make live`` lets it run for two minutes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.interop, pytest.mark.spark]
 
-SECONDS: Final = int(os.environ.get("KAFKALOG_LIVE_SECONDS", "10"))
+SECONDS: Final = int(os.environ.get("KAFKALOG_LIVE_SECONDS", "20"))
 CATCH_UP_SECONDS: Final = 180
 ROWS: Final = "topic STRING, partition INT, offset BIGINT, value STRING"
 

@@ -34,6 +34,7 @@ from kafkalog.checkpoints.bucket_state import BucketCommit, Extent
 from kafkalog.checkpoints.commit_state import PartitionState, TopicState
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.admin import retention
+from kafkalog.streaming.log.segments import list_base_offsets
 from kafkalog.streaming.objects.bucket_log import Proposal
 from kafkalog.streaming.objects.bucket_store import BucketRoot
 
@@ -134,7 +135,8 @@ def wait_until_on_disk(broker: Broker, *topics: str) -> None:
             ends = read_offset_checkpoint(folder, HIGH_WATERMARK)
             # a log that begins with its first segment has no line among the starts
             if all(
-                ends.get(key) == end and starts.get(key, start) == start
+                ends.get(key) == end
+                and starts.get(key, list_base_offsets(folder / str(key))[0]) == start
                 for key, (start, end) in said.items()
             ):
                 break
