@@ -358,6 +358,10 @@ class Lock:
         self.is_held = True
         return True
 
+    def locked(self) -> bool:
+        """Whether it is taken."""
+        return self.is_held
+
     def release(self) -> None:
         """Give it back."""
         self.is_held = False
