@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
+from tests.support.bucket_writers import fork
 
 import kafkalog
-from kafkalog.files.objects import StoreObjects
 from kafkalog.streaming.commit import bucket_commit  # noqa: F401 - imported once
 from kafkalog.streaming.objects import bucket_log
 from kafkalog.streaming.spark.writers import make_stream_writer
@@ -57,7 +57,7 @@ def kill_each_part_at_each_request(store: ObjectStore, prefix: str, stride: int)
 
     A part is killed before and after each of its requests, at every so many of these moments.
     Returns how often each was, in the order of the micro-batches; each part has one more, in which
-    nobody is killed.
+    no process is killed.
     """
     done = subprocess.run(
         [
@@ -152,40 +152,13 @@ def _fork(part: str, action: Callable[[Path], Any], folder: Path, killed_at: int
         folder: where what parts return is kept.
         killed_at: the moment at which it is killed: each request has one before and one after it.
     """
-    pid = os.fork()
-    if pid:
-        status = os.waitpid(pid, 0)[1]
-        if status not in {0, signal.SIGKILL}:
-            sys.exit(f"the {part} fails")
-        return status == 0
-    if killed_at:
-        _count_requests(killed_at)
-    try:
-        (folder / part).write_bytes(pickle.dumps(action(folder)))
-    except BaseException as error:  # noqa: BLE001 - told by the parent
-        print(repr(error), file=sys.stderr, flush=True)  # noqa: T201
-        os._exit(1)
-    os._exit(0)
-
-
-def _count_requests(killed_at: int) -> None:
-    moments = count(1)
-
-    def pass_moment() -> None:
-        if next(moments) == killed_at:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    def killing(call: Callable[..., Any]) -> Callable[..., Any]:
-        def ask(*given: Any, **named: Any) -> Any:
-            pass_moment()
-            answer = call(*given, **named)
-            pass_moment()
-            return answer
-
-        return ask
-
-    for name in ("create", "put", "put_pieces", "get", "get_range", "list_after", "delete"):
-        setattr(StoreObjects, name, killing(getattr(StoreObjects, name)))
+    pid = fork(
+        lambda: (folder / part).write_bytes(pickle.dumps(action(folder))), killed_at, after=True
+    )
+    status = os.waitpid(pid, 0)[1]
+    if status not in {0, signal.SIGKILL}:
+        sys.exit(f"the {part} fails")
+    return status == 0
 
 
 if __name__ == "__main__":

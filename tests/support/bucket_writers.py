@@ -133,7 +133,7 @@ def _race(uri: str, options: dict[str, str], writers: int, batches: int) -> None
     def append_all(writer: int) -> None:
         print(_append_all(uri, options, writer, batches), flush=True)  # noqa: T201
 
-    children = [_fork(partial(append_all, writer)) for writer in range(writers)]
+    children = [fork(partial(append_all, writer)) for writer in range(writers)]
     failed = [pid for pid in children if os.waitpid(pid, 0)[1]]
     sys.exit(f"{len(failed)} writers failed" if failed else 0)
 
@@ -147,20 +147,24 @@ def _kill_at_each(uri: str, options: dict[str, str], rows: int) -> None:
         table = pa.table({"partition": [0] * rows, "value": value}, _SCHEMA)
         append = partial(_append, uri, table, "w", ends, options)
         ends += 1
-        if os.waitpid(_fork(append, killed_at=ends), 0)[1] == 0:
+        if os.waitpid(fork(append, killed_at=ends), 0)[1] == 0:
             break
-        if os.waitpid(_fork(append), 0)[1]:
+        if os.waitpid(fork(append), 0)[1]:
             sys.exit("what was killed fails when it comes again")
     print(ends)  # noqa: T201
 
 
-def _fork(action: Callable[[], None], killed_at: int = 0) -> int:
-    """Do something in a process of its own, which is killed before one of its requests."""
+def fork(action: Callable[[], object], killed_at: int = 0, *, after: bool = False) -> int:
+    """Do something in a process of its own, which is killed at one of its requests.
+
+    Returns its id; it is killed before the request of the number ``killed_at``. With ``after`` each
+    request counts twice, before it and after it.
+    """
     pid = os.fork()
     if pid:
         return pid
     if killed_at:
-        _count_requests(killed_at)
+        _count_requests(killed_at, after=after)
     try:
         action()
     except BaseException as error:  # noqa: BLE001 - told by the parent
@@ -169,14 +173,20 @@ def _fork(action: Callable[[], None], killed_at: int = 0) -> int:
     os._exit(0)
 
 
-def _count_requests(killed_at: int) -> None:
-    asked = count(1)
+def _count_requests(killed_at: int, *, after: bool) -> None:
+    moments = count(1)
+
+    def pass_moment() -> None:
+        if next(moments) == killed_at:
+            os.kill(os.getpid(), signal.SIGKILL)
 
     def killing(call: Callable[..., Any]) -> Callable[..., Any]:
         def ask(*given: Any, **named: Any) -> Any:
-            if next(asked) == killed_at:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return call(*given, **named)
+            pass_moment()
+            answer = call(*given, **named)
+            if after:
+                pass_moment()
+            return answer
 
         return ask
 

@@ -64,7 +64,7 @@ def test_no_folder_is_made_in_place_of_a_missing_one(tmp_path: Path) -> None:
 def test_no_log_begins_where_the_disk_of_this_process_s_log_was_mounted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...], leaves: str
 ) -> None:
-    """Who appends for days would write below the mount point, and nobody would read that."""
+    """Who appends for days would write below the mount point, where no reader would look."""
     disk = tmp_path / "disk"
     nodes = [disk / name for name in names]
     path = ";".join(map(str, nodes))
