@@ -278,7 +278,10 @@ def point_in_time(option: str, text: str) -> int:
         OptionError: it is none.
     """
     from kafkalog.files.system import system  # noqa: PLC0415
-    from kafkalog.streaming.options.quantities import milliseconds_of  # noqa: PLC0415
+    from kafkalog.streaming.options.quantities import (  # noqa: PLC0415
+        milliseconds_of,
+        short_duration,
+    )
 
     word = text.strip().lower()
     now = system.time_ns() // 1_000_000
@@ -288,7 +291,9 @@ def point_in_time(option: str, text: str) -> int:
         return now - now % _DAY_MS - _DAYS[word] * _DAY_MS
     if (ago := _AGO.fullmatch(word)) is not None:
         return max(0, now - milliseconds(option, ago[1]))
-    return milliseconds_of(option, text, accepts=_ACCEPTS)
+    short = short_duration(word.removesuffix("ago"))
+    hint = f": write {short} for {text.strip()}" if short else ""
+    return milliseconds_of(option, text, accepts=_ACCEPTS + hint)
 
 
 def milliseconds(option: str, text: str, *, minimum: int = 0) -> int:
@@ -298,9 +303,11 @@ def milliseconds(option: str, text: str, *, minimum: int = 0) -> int:
         OptionError: it is none, or below the minimum (ms).
     """
     from kafkalog.streaming.options.kinds import duration_ms  # noqa: PLC0415
+    from kafkalog.streaming.options.quantities import quantity_hint  # noqa: PLC0415
 
     kind = duration_ms(minimum=minimum)
     try:
         return kind.read(text)
     except ValueError as error:
-        raise OptionError(f"{option} is {text!r}, expected {kind.accepts}") from error
+        hint = quantity_hint("ms", text)
+        raise OptionError(f"{option} is {text!r}, expected {kind.accepts}{hint}") from error

@@ -29,6 +29,7 @@ __all__ = [
     "quantity_hint",
     "read_moment",
     "read_quantity",
+    "short_duration",
     "shown_time",
 ]
 
@@ -204,6 +205,8 @@ _MORE_DURATIONS_MS: Final = DURATION_UNITS_MS | {
     for name in names.split()
     for ending in ("", "s")
 }
+_SHORT_DURATIONS_MS: Final = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1000}
+_SHORT_SIZES: Final = {"t": 1024**4, "g": 1024**3, "m": 1024**2, "k": 1024}
 _DECIMAL: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([a-z]+)", re.ASCII)
 _DIGITS: Final = 15
 """Of the number in a hint: a longer one is no size and no time."""
@@ -225,18 +228,40 @@ def quantity_hint(name: str, text: str) -> str:
     """Return the end of a sentence that refuses a text for a number of ms or bytes.
 
     ``name`` is the setting's, or its unit: its end says what is counted. It is empty where there is
-    nothing to say: ``: 7d is 604800000``.
+    nothing to say: ``: 7 days is 604800000, or 7d``.
     """
     counted = name.rpartition(".")[2]
     if counted not in {"ms", "bytes"}:
         return ""
     given = text.strip()
-    units = _MORE_DURATIONS_MS if counted == "ms" else _MORE_SIZES
-    match = _DECIMAL.fullmatch(given.lower())
-    if match and match[2] in units and len(match[1]) <= _DIGITS:
-        return f": {given} is {int(Decimal(match[1]) * units[match[2]])}"
-    if counted == "ms":
+    is_time = counted == "ms"
+    number = _counted(given, _MORE_DURATIONS_MS if is_time else _MORE_SIZES)
+    if number is not None:
+        short = _short(number, _SHORT_DURATIONS_MS if is_time else _SHORT_SIZES)
+        return f": {given} is {number}" + (f", or {short}" if short not in {given, None} else "")
+    if is_time:
         with suppress(ValueError, OverflowError):
             parse_iso_time(given)
-            return ". A date is no length of time; 7 days are 604800000"
+            return ". A date is no length of time; 7 days are 604800000, or 7d"
     return ""
+
+
+def short_duration(text: str) -> str | None:
+    """Return a length of time as options accept it, ``7d`` of ``7 days``; None if it is none."""
+    number = _counted(text.strip(), _MORE_DURATIONS_MS)
+    return None if number is None else _short(number, _SHORT_DURATIONS_MS) or f"{number}ms"
+
+
+def _counted(given: str, units: Mapping[str, int]) -> int | None:
+    match = _DECIMAL.fullmatch(given.lower())
+    if not match or match[2] not in units or len(match[1]) > _DIGITS:
+        return None
+    return int(Decimal(match[1]) * units[match[2]])
+
+
+def _short(number: int, units: Mapping[str, int]) -> str | None:
+    """Return a number in the largest unit that it is a whole number of; None if it has none."""
+    for unit, factor in units.items():
+        if number and number % factor == 0:
+            return f"{number // factor}{unit}"
+    return None

@@ -9,6 +9,7 @@ import pytest
 
 import kafkalog
 from kafkalog.errors import OptionError
+from kafkalog.jobs.process.arguments import milliseconds, point_in_time
 from kafkalog.streaming.options.declaring import KAFKA_CLIENT_OPTIONS, options_of
 from kafkalog.streaming.options.quantities import quantity_hint
 from kafkalog.streaming.options.read_options import ReadOptions
@@ -64,13 +65,17 @@ def test_a_number_that_is_no_date_is_a_time_in_ms(log: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "given", "hint"),
     [
-        ("retention.ms", "1w", ": 1w is 604800000"),
-        ("retention.ms", "1.5 hours", ": 1.5 hours is 5400000"),
-        ("retention.ms", "2023-11-14", ". A date is no length of time; 7 days are 604800000"),
+        ("retention.ms", "1w", ": 1w is 604800000, or 7d"),
+        ("retention.ms", "1.5 hours", ": 1.5 hours is 5400000, or 90m"),
+        (
+            "retention.ms",
+            "2023-11-14",
+            ". A date is no length of time; 7 days are 604800000, or 7d",
+        ),
         ("retention.ms", "long", ""),
         ("retention.ms", "9" * 400 + "d", ""),
-        ("retention.bytes", "1gib", ": 1gib is 1073741824"),
-        ("retention.bytes", "64 KiB", ": 64 KiB is 65536"),
+        ("retention.bytes", "1gib", ": 1gib is 1073741824, or 1g"),
+        ("retention.bytes", "64 KiB", ": 64 KiB is 65536, or 64k"),
         ("retention.bytes", "2023-11-14", ""),
         ("min.cleanable.dirty.ratio", "7d", ""),
     ],
@@ -89,7 +94,7 @@ def test_a_number_of_ms_or_bytes_is_worked_out(name: str, given: str, hint: str)
 @pytest.mark.parametrize("unit", ["week", "MiB"])
 def test_a_unit_that_an_option_does_not_accept_is_worked_out(unit: str) -> None:
     name = "segment.ms" if unit == "week" else "segment.bytes"
-    with pytest.raises(OptionError, match=f": 2{unit} is (1209600000|2097152)$"):
+    with pytest.raises(OptionError, match=f": 2{unit} is (1209600000, or 14d|2097152, or 2m)$"):
         WriteOptions.parse({"path": "/log", "topic": "t", name: f"2{unit}"})
 
 
@@ -196,3 +201,17 @@ def test_a_topic_with_a_blank_is_refused_and_not_taken_for_another(log: Path, na
     with pytest.raises(OptionError, match="leave the blank out"):
         kafkalog.Consumer(log, "g", [name])
     assert kafkalog.read(log, "t").read_all().num_rows == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "short"),
+    [("7 days", "7d"), ("7 days ago", "7d"), ("1 hour", "1h"), ("90 sec", "90s"), ("1.5 h", "90m")],
+)
+def test_a_length_of_time_is_answered_by_the_form_that_works(given: str, short: str) -> None:
+    with pytest.raises(OptionError, match=f": write {short} for {given}$"):
+        point_in_time("--since", given)
+    assert point_in_time("--since", short)
+    if "ago" not in given:
+        with pytest.raises(OptionError, match=f", or {short}$"):
+            milliseconds("--every", given)
+        assert milliseconds("--every", short)
