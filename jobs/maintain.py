@@ -247,7 +247,7 @@ class BucketMaintenance(Maintenance):
 def main(
     log: LOG,
     *,
-    topic: Annotated[str | None, typer.Option(help="This topic only.")] = None,
+    topic: Annotated[str | None, typer.Option("--topic", "-t", help="This topic only.")] = None,
     config: NOT_GIVEN = None,
     every: Annotated[
         str | None,

@@ -227,6 +227,9 @@ def _only_file(paths: list[str], *, is_for_records: bool) -> Path:
     if len(paths) == 1 and path.suffix and not path.exists() and "://" not in paths[0]:
         raise OptionError(f"there is no file {path}, and no folder of that name")
     if len(paths) > 1 or not path.is_file():
+        from kafkalog.jobs.inspection.log_dirs import log_dirs_of  # noqa: PLC0415
+
+        log_dirs_of(paths).partitions()  # says of a folder that it is not there, or no log
         raise OptionError("say which topic: --topic; `kafkalog topic list` lists them")
     if is_for_records:
         folder = shlex.quote(str(path.parent))

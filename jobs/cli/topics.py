@@ -29,6 +29,7 @@ from kafkalog.jobs.cli.output import (
 )
 from kafkalog.jobs.inspection.units import shown_place
 from kafkalog.jobs.process.arguments import ALLOW_BROKER, SETTINGS, given_settings, pairs
+from kafkalog.jobs.process.running import print_line
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -46,7 +47,7 @@ __all__ = ["alter", "create", "delete", "describe", "offsets", "stats", "tiers",
 
 @with_tier
 def topics(paths: Paths, as_json: Json = False, tier: Tier = NO_TIER) -> None:
-    """List topics with their ids, partitions and sizes."""
+    """List topics with their ids, partitions, and the bytes of their segments."""
     with one_line_errors():
         from kafkalog.jobs.inspection.topics import list_topics  # noqa: PLC0415
 
@@ -145,10 +146,11 @@ def create(
     """Create a topic with empty partitions."""
     settings = given_settings(config)
     with one_line_errors():
-        from kafkalog.jobs.inspection.log_dirs import check_no_new_beside_old  # noqa: PLC0415
+        from kafkalog.jobs.inspection import log_dirs  # noqa: PLC0415
         from kafkalog.streaming.admin.topics import create as act  # noqa: PLC0415
 
-        check_no_new_beside_old(paths)
+        log_dirs.check_no_new_beside_old(paths)
+        new = log_dirs.new_folders(paths) if dry_run else []
         done = act(
             paths,
             topic,
@@ -159,6 +161,8 @@ def create(
             dry_run=dry_run,
         )
     _report(done, as_json=as_json, dry_run=dry_run)
+    for folder in new:
+        print_line(f"{shown_place(str(folder))} is not there, and would be made", err=True)
 
 
 _PartitionsAfter = Annotated[
@@ -317,7 +321,7 @@ def stats(
     as_json: Json = False,
     tier: Tier = NO_TIER,
 ) -> None:
-    """Count records, batches and bytes of each partition; when, by whom, how compressed."""
+    """Count what can be read of each partition: records, batches, bytes; when, how compressed."""
     with one_line_errors(), progress_bar() as told:
         from kafkalog.jobs.inspection.figures import count_partitions  # noqa: PLC0415
 

@@ -17,6 +17,7 @@ from kafkalog.errors import (
     UnknownTopicOrPartitionError,
 )
 from kafkalog.files.paths import NodePlace
+from kafkalog.files.storage import RemoteRoot
 from kafkalog.model import TopicPartition, listed, said_there
 from kafkalog.streaming.log.files import parse_partition_directory
 from kafkalog.streaming.log.log_dir import entries_of, is_log_directory, log_dirs_near, refuse_file
@@ -47,6 +48,7 @@ __all__ = [
     "ends_of_chosen",
     "explain_nothing",
     "log_dirs_of",
+    "new_folders",
     "partitions_of",
     "say_missing",
     "source_options",
@@ -188,14 +190,21 @@ def check_no_new_beside_old(paths: Sequence[str], hint: str = "") -> None:
     places = _places(paths)
     if any(isinstance(place, NodePlace) for place in places):
         return  # a node may be away
-    folders = [Path(place) for place in places]
-    old = [each for each in folders if (each / STATE_FILE).exists()]
-    new = [each for each in folders if not os.path.lexists(each)]
+    old = [Path(each) for each in places if (Path(each) / STATE_FILE).exists()]
+    new = new_folders(paths)
     if old and new:
         raise OptionError(
             f"{new[0]} is not there, and would become one more directory of the log in {old[0]}. "
             f"If that is meant, make the folder first: mkdir {new[0]}{hint}"
         )
+
+
+def new_folders(paths: Sequence[str]) -> list[Path]:
+    """Return the folders that are not there, and that a first write makes."""
+    places = [each for each in _places(paths) if not isinstance(each, RemoteRoot)]
+    new = [Path(each) for each in places if not os.path.lexists(each)]
+    nodes_are_away = len(new) < len(places) and any(isinstance(each, NodePlace) for each in places)
+    return [] if nodes_are_away else new
 
 
 def check_some_log(paths: Sequence[str]) -> None:

@@ -1,6 +1,7 @@
 """Run a command line so that whatever the user did wrong is one line on stderr.
 
-Exit codes: 2 for wrong arguments, 1 for what failed with right ones.
+Exit codes: 2 for wrong arguments, which a log or a topic that is not there is too; 1 for what
+failed with right ones.
 """
 
 from __future__ import annotations
@@ -22,7 +23,13 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, NoReturn, Tex
 import typer
 import typer.core
 
-from kafkalog.errors import InvalidTopicError, KafkaLogError, OptionError
+from kafkalog.errors import (
+    InvalidTopicError,
+    KafkaLogError,
+    LogDirectoryError,
+    OptionError,
+    UnknownTopicOrPartitionError,
+)
 from kafkalog.files.paths import refuse_among_logs
 from kafkalog.files.system import said_of_file
 from kafkalog.jobs.process.arguments import STORES, refuse_all_but_stores, stores_opened
@@ -182,6 +189,7 @@ class Command(typer.core.TyperCommand):
                     continue
                 if not option.is_flag and given.count(option) > 1:
                     raise typer.BadParameter("given twice; it takes one value", ctx, option)
+            self._check_topic(ctx, named)
         if path := default_path() or ([tier] if isinstance(tier, str) else []):
             ctx.default_map = {
                 each.name: path
@@ -189,6 +197,21 @@ class Command(typer.core.TyperCommand):
                 if each.nargs == -1 and not str(each.metavar).endswith("TARGET")
             }
         return super().parse_args(ctx, args)
+
+    def _check_topic(self, ctx: Any, named: Mapping[str, Any]) -> None:  # noqa: ANN401
+        """Refuse a topic that is given as the last of log directories, with the word it lacks.
+
+        Example: ``kafkalog consume LOG flights``.
+        """
+        several = (param for param in self.params if param.nargs == -1)
+        paths = [word for param in several for word in _words_of(named.get(param.name))]
+        takes_topic = any(param.name == "topic" for param in self.params)
+        if not takes_topic or named.get("topic") or not paths:
+            return
+        *others, last = paths
+        is_known = all(map(_is_place, others)) if others else bool(default_path())
+        if is_known and _TOPIC.fullmatch(last) and not _is_place(last):
+            ctx.fail(f"There is no folder {last!r}. Did you mean '--topic {last}'?")
 
     def invoke(self, ctx: Any) -> Any:  # noqa: ANN401 - classes of typer
         """Run the command; what it prints is as it was told."""
@@ -235,6 +258,17 @@ class Command(typer.core.TyperCommand):
         return [*filter(None, [self.options_metavar]), *names]
 
 
+_TOPIC: Final = re.compile(r"[\w.-]+", re.ASCII)
+
+
+def _words_of(given: object) -> list[str]:
+    return list(given) if isinstance(given, (list, tuple)) else []
+
+
+def _is_place(word: str) -> bool:
+    return "://" in word or any(os.path.lexists(each) for each in re.split("[,;]", word))
+
+
 def without_value(option: Any) -> Any:  # noqa: ANN401 - classes of typer
     """Let the help of a flag name no value."""
     if option is not None:
@@ -261,6 +295,13 @@ def _stand_in(option: typer.core.TyperOption) -> str:
 
 _WRONG_USE: Final = cast("type[Exception]", typer.BadParameter.__mro__[2])
 """What typer raises for words that it cannot use; it names only this one of the classes."""
+
+_WRONG_ARGUMENTS: Final = (
+    OptionError,
+    InvalidTopicError,
+    LogDirectoryError,
+    UnknownTopicOrPartitionError,
+)
 
 _OURS: Final = re.compile(r"^kafkalog\.errors\.\w+: (.+?)(?: SQLSTATE: \w+)*$", re.MULTILINE)
 
@@ -307,7 +348,7 @@ def run(app: typer.Typer) -> NoReturn:
         code = 130
     except _WRONG_USE as error:
         code = _say_wrong_use(error)
-    except (OptionError, InvalidTopicError) as error:
+    except _WRONG_ARGUMENTS as error:
         code = _say(str(error), 2)
     except Exception as error:
         sentence = sentence_in(error)

@@ -95,7 +95,7 @@ class Altered(NamedTuple):
 
 
 class Deleted(NamedTuple):
-    """What was deleted: a topic, its folders, and the bytes in them."""
+    """What was deleted: a topic, its folders, and the bytes of its segments, as lists have them."""
 
     set_id: str
     topic: str
@@ -311,7 +311,7 @@ def delete(
             raise unknown_topic(log_set.state, log_set.directories, topic)
         found = [each for key, each in log_set.partitions().items() if key.topic == topic]
         _check_deletable(log_set, topic, keys, found)
-        size = sum(path.lstat().st_size for each in found for path in each.path.iterdir())
+        size = sum(path.lstat().st_size for each in found for path in each.path.glob("*.log"))
         if not dry_run:
             delete_topics(log_set, keys)
             forget_positions(log_set, topic)

@@ -174,7 +174,7 @@ def test_plain_scripts_take_files_in_bring_a_table_back_and_look_after_the_log(
     [
         ("ingest", ["nowhere", "log", "--topic=t", "--checkpoint=c"], 2, "nowhere does not exist"),
         ("restore", ["table", "copy"], 2, "Missing option '--topic'"),
-        ("maintain", ["nowhere"], 1, "nowhere is no log directory: there is no such folder"),
+        ("maintain", ["nowhere"], 2, "nowhere is no log directory: there is no such folder"),
     ],
 )
 def test_a_plain_script_tells_wrong_words_and_ends_with_a_code(

@@ -245,6 +245,13 @@ def test_what_only_a_stream_of_spark_can_do_is_refused_elsewhere(log: Path, name
         ),
         (
             lambda log: kafkalog.append(
+                log, "t", pa.table({"value": ["a"]}), transactional_id="a\ud800", version=1
+            ),
+            r"transactional_id is 'a\\ud800', which is no text that UTF-8 can hold",
+        ),
+        (lambda log: kafkalog.read(f"{log}\ud800", "t"), "has half of a letter"),
+        (
+            lambda log: kafkalog.append(
                 log, "v", pa.table({"value": ["a"]}), options={"replication.factor": "2"}
             ),
             "'replication.factor' is 2, and the path names one node",

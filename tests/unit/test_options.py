@@ -215,6 +215,7 @@ def test_paths_are_lists_of_folders_or_file_uris(
         ("file://host/logs", "no local file: URI"),
         ("file:logs", "no local file: URI"),
         ("/logs/a\0b", "has a NUL character"),
+        ("/logs/a\ud800", "has half of a letter"),
         ("~/logs", "begins with ~, which a shell replaces"),
         ("~", "begins with ~, which a shell replaces"),
         ("file:///logs/a%00b", "has a NUL character"),

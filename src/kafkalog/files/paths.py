@@ -96,6 +96,10 @@ def local_path(text: str) -> str:
         raise OptionError(f"{text!r} has a NUL character, which no path can have")
     if path == "~" or path.startswith("~/"):  # a folder of that name would be made here
         raise OptionError(f"{text!r} begins with ~, which a shell replaces: give the whole path")
+    try:
+        os.fsencode(path)
+    except UnicodeEncodeError:
+        raise OptionError(f"{text!r} has half of a letter, which no path can have") from None
     return os.path.abspath(path)  # noqa: PTH100 - Path.absolute() keeps '..'
 
 

@@ -50,15 +50,31 @@ def test_a_topic_is_created_altered_and_deleted_from_the_command_line(tmp_path: 
     assert (row["settingsBefore"], row["settings"]) == ({"retention.ms": "5"}, {"flush.ms": "9"})
     code, text = call("alter", log, "--topic", "t", "--partitions", 2)
     assert (code, "nothing is changed: t has all of that already" in text) == (0, True)
+    kafkalog.append(log, "t", pa.table({"value": ["a"]}))
+    listed = json.loads(call("topics", log, "--json")[1])
     code, text = call("delete", log, "--topic", "t", "--dry-run")
     assert code == 0
     assert "dry run: nothing was changed" in text
     assert (log / "t-1").is_dir()
     code, text = call("delete", log, "--topic", "t", "--json")
     row = json.loads(text)
-    assert (code, row["partitions"]) == (0, 2)
+    assert (code, row["partitions"], row["bytes"]) == (0, 2, listed["bytes"])
+    assert row["bytes"] > 0
     assert row["paths"] == [str(log / "t-0"), str(log / "t-1")]
     assert not (log / "t-1").exists()
+
+
+@pytest.mark.parametrize(("place", "made"), [("a", ["a"]), ("a;b;c", ["a", "b", "c"])])
+def test_a_dry_run_names_the_folders_that_would_be_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, made: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, text = call("topic", "create", place, "--topic", "t", "--dry-run")
+    assert code == 0
+    assert [line.split()[0] for line in text.splitlines() if "would be made" in line] == made
+    assert list(tmp_path.iterdir()) == []
+    assert call("topic", "create", place, "--topic", "t")[0] == 0
+    assert "would be made" not in call("topic", "create", place, "--topic", "u", "--dry-run")[1]
 
 
 def test_bad_use_is_one_sentence_and_ends_with_2(tmp_path: Path) -> None:
