@@ -114,7 +114,7 @@ def _command_page(name: str, command: Any) -> str:  # noqa: ANN401 - a class of 
     example = (command.epilog or "").removeprefix("Example: ")
     if example:
         parts.append(f"```\n{example}\n```\n")
-    parts.append("| argument or option | default | meaning |\n| --- | --- | --- |")
+    parts.append("| argument or option | meaning |\n| --- | --- |")
     parts += [_row(each) for each in command.params if not getattr(each, "hidden", False)]
     return "\n".join(parts) + "\n"
 
@@ -137,9 +137,12 @@ def _row(param: Any) -> str:  # noqa: ANN401 - a class of typer
         names = [*param.opts, *param.secondary_opts]
         name = ", ".join(f"`{each}{value}`".replace("|", "\\|") for each in names)
     default = "" if param.default in {None, False} or callable(param.default) else param.default
-    shown = f"`{default}`" if isinstance(default, str | int | float) and default != "" else ""
+    if default is True:  # of `--by-day`, `--no-by-day`
+        default = param.opts[0]
+    is_shown = isinstance(default, str | int | float) and default != ""
+    shown = f" Default: `{default}`." if is_shown else ""
     text = " ".join((param.help or "").split()).replace("|", "\\|")
-    return f"| {name} | {shown} | {text} |"
+    return f"| {name} | {text}{shown} |"
 
 
 def module_pages() -> dict[str, str]:

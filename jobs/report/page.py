@@ -76,7 +76,7 @@ STYLE: Final = """
 * { box-sizing: border-box; }
 html { background: var(--back); }
 body {
-  margin: 0 auto; padding: 2.5rem 1.5rem 4rem; max-width: 62rem;
+  margin: 0 auto; padding: 2.5rem 1.5rem 4rem; max-width: 72rem;
   background: var(--back); color: var(--text);
   font: 15px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", "Liberation Sans",
     "DejaVu Sans", sans-serif;

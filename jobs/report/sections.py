@@ -149,17 +149,15 @@ def readers_section(facts: Facts) -> Markup:
         text = f"Consumer groups {why}. A Spark query can be named with --checkpoint."
         return tag("section", heading, tag("p", text, class_="quiet"))
     by_reader = groupby(rows, lambda row: row["reader"])
-    readers = [(name, list(group)) for name, group in by_reader]
+    cells = [_reader(name, list(group)) for name, group in by_reader]
+    said = (
+        "Time behind is the age of the next unread record, of the partition where that is largest."
+    )
     return tag(
         "section",
         heading,
-        table(_READER, ((_reader(name, group), None) for name, group in readers)),
-        tag(
-            "p",
-            "Time behind is the age of the next unread record, of the partition where that is "
-            "largest.",
-            class_="quiet",
-        ),
+        table(_READER, ((row, None) for row in cells)),
+        tag("p", said, class_="quiet") if any(row[-1] for row in cells) else NOTHING,
     )
 
 
@@ -337,7 +335,7 @@ def disks_section(facts: Facts) -> Markup:
         "section",
         tag("h2", "Disks"),
         table(_DISK, ((row, None) for row in rows)),
-        tag("p", said, class_="quiet"),
+        tag("p", said, class_="quiet") if any(row[-2] for row in rows) else NOTHING,
     )
 
 

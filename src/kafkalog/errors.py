@@ -16,7 +16,7 @@
     │   ├── UnsupportedFormatError       a magic or version from the future
     │   └── UnsupportedCodecError        compression bits that name no codec of that magic
     ├── CorruptIndexError                an index that contradicts itself; readers scan instead
-    ├── RecordTooLargeError              a record that does not fit ``max.message.bytes``
+    ├── RecordTooLargeError              a record that does not fit max.message.bytes
     ├── TimestampOutOfRangeError         a timestamp that no Spark timestamp can hold
     ├── RowError (ValueError)            a row that cannot become a record
     ├── SchemaError (ValueError)         a schema that cannot be read, or gives no column

@@ -115,6 +115,7 @@ def monitor(spark: SparkSession, folder: Path) -> None:
     listener, logs = (text for name, text in BLOCKS.findall(page("monitoring")) if name == "python")
     cron = next(text for _, text in BLOCKS.findall(page("monitoring")) if text.startswith("* "))
     places = {"/logs/a": str(folder / "migrated"), "/var/lib/node_exporter": str(folder)}
+    places["--checkpoint C"] = f"--checkpoint {folder}/watched"
     for shown, real in places.items():
         listener, cron = listener.replace(shown, real), cron.replace(shown, real)
     exec(listener, {"spark": spark})
@@ -134,7 +135,10 @@ def monitor(spark: SparkSession, folder: Path) -> None:
         consumer.commit()
     line = cron.removeprefix("* * * * * ")
     subprocess.run(["bash", "-c", line], check=True, env={**os.environ, "PATH": path})
-    assert "kafkalog_lag_records" in (folder / "a.prom").read_text()
+    written = folder / "a.prom"
+    readers = set(re.findall(r'kafkalog_lag_records{reader="(.+?)"', written.read_text()))
+    assert readers, written.read_text()
+    assert any("watched" in each for each in readers), readers
 
 
 def page(name: str) -> str:

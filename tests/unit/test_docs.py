@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 import pytest
-from tools import site
+from tools import site, site_hooks
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
@@ -65,6 +65,27 @@ def test_each_command_has_a_page_with_its_options() -> None:
     assert len(found) > 35
     assert "`--topic TOPIC`, `-t TOPIC`" in found["commands/consume.md"]
     assert "`--checkpoint CHECKPOINT`" in found["commands/run-archive.md"]
+    assert "in a new table. Default: `--by-day`. |" in found["commands/run-archive.md"]
+    assert "transactions. Default: `read_uncommitted`. |" in found["commands/consume.md"]
+
+
+def test_what_docstrings_have_for_another_tool_is_not_on_the_site() -> None:
+    shown = site_hooks.on_page_content(
+        "<p>::</p>\n<p>see :func:<code>~kafkalog.api.read</code>, :meth:<code>get</code></p>"
+    )
+    assert shown == "<p>see <code>read</code>, <code>get</code></p>"
+    first = '<span class="n">_done</span><span class="p">,</span> '
+    call = '<span class="n">append</span><span class="p">(</span>{}<span class="n">path</span>'
+    assert site_hooks.on_page_content(call.format(first)) == call.format("")
+
+
+def test_an_option_is_not_broken_after_its_hyphens() -> None:
+    inline = "<p>with <code>--since 1h\n-n 1</code></p>"
+    block = "<pre><span></span><code>--since 1h</code></pre><pre><code>-n 1</code></pre>"
+    marked = inline.replace("--since", '<span class="word">--since</span>')
+    marked = marked.replace("-n", '<span class="word">-n</span>')
+    assert site_hooks.on_page_content(inline + block) == marked + block
+    assert site_hooks.on_page_content("<code>a-b</code>") == "<code>a-b</code>"
 
 
 def test_the_readme_is_short() -> None:

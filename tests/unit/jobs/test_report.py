@@ -182,6 +182,18 @@ def test_the_page_says_which_host_and_how_much_room_there_is(log: Path, tmp_path
     assert all(disk[1:3])
 
 
+def test_a_column_that_is_left_out_is_not_explained(log: Path, tmp_path: Path) -> None:
+    def explained(code: int) -> list[bool]:
+        text = texts(page(tmp_path / "r.html", log, code=code))
+        assert ("Written a day" in text) is ("in the last seven days" in text)
+        return ["Time behind" in text.replace("Time behind is", ""), "Time behind is" in text]
+
+    assert explained(0) == [True, True]
+    for topic in ("flights", "t"):  # what is next to read cannot be read
+        os.truncate(log / f"{topic}-0" / f"{0:020d}.log", 40)
+    assert explained(1) == [False, False]
+
+
 def test_the_page_says_who_writes_what_was_given_and_how_even_partitions_are(
     tmp_path: Path,
 ) -> None:
