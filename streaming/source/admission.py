@@ -360,7 +360,15 @@ class IdlePacer:
         self,
         clock: Callable[[], float] | None = None,
         sleep: Callable[[float], object] | None = None,
+        *,
+        longest_rest_s: float = math.inf,
     ) -> None:
+        """Start; ``longest_rest_s`` is ``storage.pollInterval`` of a log in a bucket.
+
+        A look there waits for an answer and works next to nothing: that its rest is 100 times as
+        long would say nothing.
+        """
+        self._longest_rest_s = longest_rest_s
         self._clock = clock or system.monotonic
         self._sleep = sleep or pause
         self._asked = 0.0
@@ -398,6 +406,7 @@ class IdlePacer:
             self._idle_since = now
         of_idle = (now - self._idle_since) * _IDLE_SHARE
         longest = max(_LONGEST_REST_S, min(of_idle, _LONGEST_REST_WHEN_IDLE_S))
+        longest = min(longest, self._longest_rest_s)
         rest = max(min((now - self._began) / _SHARE, longest), min(of_idle, _REST_S))
         self._not_before = self._began + rest
         return self._not_before < self._asked + min(of_idle, _LONGEST_ROUND_S)

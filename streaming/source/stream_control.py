@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 from collections import deque
 from enum import Enum, auto
 from itertools import islice
@@ -27,6 +28,7 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 
 from kafkalog.errors import UnknownTopicOrPartitionError
 from kafkalog.files.deferred_signals import shielded_step
+from kafkalog.files.storage import RemoteRoot
 from kafkalog.files.system import system
 from kafkalog.streaming.options.bridge import crosses_border
 from kafkalog.streaming.source.admission import BatchLimits, IdlePacer
@@ -143,7 +145,8 @@ class StreamControl:
         """What the last look found of them, where the query continues in spite of a loss."""
         self._policy = LossPolicy.of(options)
         self._whole = CompletenessCheck(self._logs, options, self._policy)
-        self._pacer = IdlePacer()
+        polls = (each.options.poll_interval_ms for each in options.paths if isinstance(each, RemoteRoot))
+        self._pacer = IdlePacer(longest_rest_s=min(polls, default=math.inf) / 1000)
         self._limits = BatchLimits.of(options)
         self._initial: PartitionOffsets | None = None
         self._initial_ends: PartitionOffsets = {}

@@ -23,9 +23,9 @@ class Hours:
 class Query:
     """What Spark's rounds come to: it asks again 10 ms after an answer, which takes it 2 ms."""
 
-    def __init__(self, cost: float) -> None:
+    def __init__(self, cost: float, **given: float) -> None:
         self.hours = Hours()
-        self.pacer = IdlePacer(self.hours, self.hours.sleep)
+        self.pacer = IdlePacer(self.hours, self.hours.sleep, **given)
         self.cost = cost
         self.looks = 0
 
@@ -68,6 +68,17 @@ def test_idle_looks_take_a_hundredth_of_the_time() -> None:
     for _ in range(3):
         query.ask()
     assert query.hours.slept == [pytest.approx(0.186), pytest.approx(0.186)]
+
+
+def test_a_bucket_is_asked_as_often_as_it_is_to_be() -> None:
+    query = Query(0.003, longest_rest_s=0.05)
+    query.rounds(0.5)
+    assert query.hours.slept
+    assert max(query.hours.slept) < 0.05
+    query.rounds(60)
+    query.hours.slept.clear()
+    query.rounds(1)
+    assert max(query.hours.slept) <= 0.1  # as a look that costs next to nothing
 
 
 def test_a_look_that_found_something_is_not_waited_after() -> None:
