@@ -145,7 +145,9 @@ class StreamControl:
         """What the last look found of them, where the query continues in spite of a loss."""
         self._policy = LossPolicy.of(options)
         self._whole = CompletenessCheck(self._logs, options, self._policy)
-        polls = (each.options.poll_interval_ms for each in options.paths if isinstance(each, RemoteRoot))
+        polls = (
+            each.options.poll_interval_ms for each in options.paths if isinstance(each, RemoteRoot)
+        )
         self._pacer = IdlePacer(longest_rest_s=min(polls, default=math.inf) / 1000)
         self._limits = BatchLimits.of(options)
         self._initial: PartitionOffsets | None = None

@@ -275,13 +275,11 @@ def check_no_broker(folder: Path, *, timeout_ms: int) -> None:
         LogDirectoryError: a broker, or a tool of Kafka's, is running on it.
     """
     mutex = remembered(_Mutexes).of(folder)
-    if not mutex.acquire(blocking=False):
+    if mutex.locked():
         return  # a thread of this process has all locks; looking would make it lose one
-    try:
+    with mutex:  # acquire() would keep it for good where an alarm follows
         if not broker_holds(folder) or is_locked(folder / LOCK_FILE):
             return
-    finally:
-        mutex.release()
     # Whoever it was may have come or gone between the two looks. With our own lock, it is sure.
     with (
         suppress(LockTimeoutError),
@@ -293,12 +291,10 @@ def check_no_broker(folder: Path, *, timeout_ms: int) -> None:
 def seems_held_by_broker(folder: Path) -> bool:
     """Whether a broker seems to hold a directory now; makes and takes nothing, waits for nobody."""
     mutex = remembered(_Mutexes).of(folder)
-    if not mutex.acquire(blocking=False):
+    if mutex.locked():
         return False  # a thread of this process has all locks
-    try:
+    with mutex:
         return broker_holds(folder) and not is_locked(folder / LOCK_FILE)
-    finally:
-        mutex.release()
 
 
 def check_unused(folder: Path) -> None:
