@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -334,3 +337,40 @@ def test_a_lock_that_a_server_has_taken_away_is_noticed(
         monkeypatch.setattr(os, "fsync", lost)
         with pytest.raises(LogDirectoryError, match="was lost"):
             locks.verify()
+
+
+UNMOUNTED = """
+import subprocess, sys
+import pyarrow as pa
+import kafkalog
+from kafkalog.errors import LogDirectoryError
+
+disk = sys.argv[1]
+
+def append() -> str:
+    try:
+        kafkalog.append(f"{disk}/log", "t", pa.table({"value": ["x"]}), options={"flush": "os"})
+    except LogDirectoryError as error:
+        return str(error)
+    return "appended"
+
+subprocess.run(["mount", "-t", "tmpfs", "none", disk], check=True)
+print(append())
+subprocess.run(["umount", disk], check=True)
+print(append())
+subprocess.run(["mount", "-t", "tmpfs", "none", disk], check=True)
+print(append())
+"""
+
+
+def test_no_log_begins_where_the_disk_of_this_process_was_unmounted(tmp_path: Path) -> None:
+    may = os.geteuid() == 0 and shutil.which("unshare")
+    assert may, "only root on Linux may give a process file systems of its own"
+    command = ["unshare", "-m", sys.executable, "-c", UNMOUNTED, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    first, without, another = done.stdout.splitlines()
+    assert first == another == "appended"
+    assert without.startswith(
+        f"log directory {tmp_path}/log was on the file system mounted at {tmp_path}"
+    )
+    assert not any(tmp_path.iterdir())
