@@ -16,9 +16,11 @@ from tests.support.peer_cases import Case, batch_cases, name_of, options_of, str
 from tests.support.peer_refusals import BATCH_REFUSALS, STREAM_REFUSALS
 from tests.support.peer_topics import (
     BROKER_SETTINGS,
+    COMPACTED,
     EPOCH_MS,
     TOPICS,
     delete_records,
+    fill_compacted,
     filled_topics,
     wait_until_on_disk,
 )
@@ -150,6 +152,21 @@ def test_a_query_that_stood_below_a_new_log_start_reports_the_same_loss(peers: P
     skipping = options | {"failOnDataLoss": "false"}
     for format_ in FORMATS:
         assert peers.resume(format_, skipping) == [*range(5), *range(12, 20)]
+
+
+def test_a_segment_without_records_ends_a_search_by_time_and_a_bucket_has_none(
+    peers: Peers,
+) -> None:
+    """A segment that the cleaner has emptied is as young as its file, for a broker."""
+    peers.broker.create_topics(Topic("emptied", 1, COMPACTED))
+    fill_compacted(peers.broker, "emptied")
+    wait_until_on_disk(peers.broker, "emptied")
+    peers.copy("emptied")
+    options = {"subscribe": "emptied", "startingTimestamp": str(EPOCH_MS + 9)}
+    theirs, ours, in_bucket = (peers.batch(format_, options) for format_ in FORMATS)
+    check_refusals(theirs, ours)
+    assert isinstance(in_bucket, BatchResult)
+    assert in_bucket.rows.total() == 10 + 1
 
 
 # What is meant to differ: docs/source.md lists it

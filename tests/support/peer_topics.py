@@ -25,6 +25,7 @@ from confluent_kafka.admin import AdminClient
 from tests.support.kafka import Topic
 
 from kafkalog.checkpoints.broker import (
+    CLEANER_OFFSET,
     HIGH_WATERMARK,
     LOG_START_OFFSET,
     read_offset_checkpoint,
@@ -39,7 +40,7 @@ from kafkalog.streaming.objects.bucket_log import Proposal
 from kafkalog.streaming.objects.bucket_store import BucketRoot
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from tests.support.kafka import Broker
@@ -48,11 +49,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BROKER_SETTINGS",
+    "COMPACTED",
     "EPOCH_MS",
     "SEGMENTS",
     "TOPICS",
     "copy_to_bucket",
     "delete_records",
+    "fill_compacted",
     "filled_topics",
     "wait_until_on_disk",
 ]
@@ -71,7 +74,7 @@ BROKER_SETTINGS: Final = {
 
 SEGMENTS: Final = {"internal.segment.bytes": "1200"}
 
-_COMPACTED: Final = {
+COMPACTED: Final = {
     **SEGMENTS,
     "cleanup.policy": "compact",
     "file.delete.delay.ms": "0",
@@ -83,7 +86,7 @@ TOPICS: Final = (
     Topic("many", 4, SEGMENTS),
     Topic("txn", 2),
     Topic("cut", 2, SEGMENTS),
-    Topic("compacted", 1, _COMPACTED),
+    Topic("compacted", 1, COMPACTED),
     Topic("appended", 1, {"message.timestamp.type": "LogAppendTime"}),
     Topic("empty", 1),
 )
@@ -107,7 +110,8 @@ def filled_topics(broker: Broker) -> Iterator[None]:
     for partition in range(2):
         _send(broker, "cut", [(partition, n, EPOCH_MS + 1000 * n) for n in range(20)])
     delete_records(broker, {TopicPartition("cut", 0): 7, TopicPartition("cut", 1): 20})
-    _fill_compacted(broker)
+    # Of each round a key of its own stays: no segment is left without a record.
+    fill_compacted(broker, "compacted", [(0, 100 + n, EPOCH_MS + n) for n in range(8)])
     _send(broker, "appended", [(0, n, EPOCH_MS) for n in range(9)])
     wait_until_on_disk(broker, *(topic.name for topic in TOPICS))
     try:
@@ -251,15 +255,24 @@ def _transaction(
     return producer
 
 
-def _fill_compacted(broker: Broker) -> None:
-    """Write the same ten keys again and again, until the cleaner has taken the older ones out."""
-    for _ in range(8):
-        _send(broker, "compacted", [(0, n, EPOCH_MS + n) for n in range(10)], codec="none")
-    folder = broker.log_dirs[0] / "compacted-0"
+def fill_compacted(broker: Broker, topic: str, kept: Sequence[tuple[int, int, int]] = ()) -> None:
+    """Write the same ten keys eight times, and wait until the cleaner has nothing left to do.
+
+    While it has, what is copied to a bucket would not be what the broker serves later. Each round
+    has one record of ``kept``, too.
+    """
+    for n in range(8):
+        again = [(0, n, EPOCH_MS + n) for n in range(10)]
+        _send(broker, topic, [*again, *kept[n : n + 1]], codec="none")
+    key = TopicPartition(topic, 0)
+    folder = broker.log_dirs[0] / str(key)
     deadline = time.monotonic() + _WAIT_SECONDS
-    while len(broker.consume_all("compacted")) > 50 or any(folder.glob("*.deleted")):
+    while any(folder.glob("*.deleted")) or (
+        read_offset_checkpoint(folder.parent, CLEANER_OFFSET).get(key)
+        != list_base_offsets(folder)[-1]
+    ):
         if time.monotonic() > deadline:
-            raise TimeoutError(f"nothing was compacted in {folder}")
+            raise TimeoutError(f"not all was compacted in {folder}")
         time.sleep(0.2)
 
 
@@ -282,7 +295,7 @@ def _send(
         producer.produce(
             topic,
             value=None if n % 11 == 10 else b"" if n % 9 == 8 else b"value %d " % n * (1 + n % 3),
-            key=str(n).encode() if topic == "compacted" else _key(n),
+            key=str(n).encode() if topic in {"compacted", "emptied"} else _key(n),
             partition=partition,
             timestamp=timestamp,
             headers=[("h", str(n)), ("é", None), ("h", b"\x00")] if n % 3 == 0 else None,
