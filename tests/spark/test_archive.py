@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 import shutil
@@ -25,6 +26,7 @@ from kafkalog.jobs.archiving import Archive
 from kafkalog.jobs.pipelines import delta_tables
 from kafkalog.jobs.pipelines.continuation import HeldTopic, TargetState
 from kafkalog.jobs.pipelines.delta_tables import DeltaTable, HeldByTable
+from kafkalog.jobs.pipelines.supervised import attend, ends_to_reach
 from kafkalog.jobs.pipelines.topic_facts import TopicFacts, to_properties
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.admin.topics import Bounds
@@ -70,7 +72,10 @@ def archive(folder: Path, **options: Any) -> Archive:
 
 
 def run(spark: SparkSession, one: Archive) -> None:
-    one.start(spark).awaitTermination()
+    """Run it to its end as the job does: some Sparks end a query after one micro-batch."""
+    ends = ends_to_reach(one.reading())
+    again = functools.partial(one.start, spark)
+    attend(again(), grace_ms=0, start_again=again, targets=ends)
     one.finish(spark)
 
 
