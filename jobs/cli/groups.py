@@ -203,6 +203,10 @@ def _place(offset: int | None) -> str:
     return "nowhere" if offset is None else f"{offset:,}"
 
 
+_LEAST_TIME_MS: Final = 10**9
+"""Below it, a number is more likely an offset than the milliseconds of a time."""
+
+
 def _target(to: str | None, offsets: str | None) -> str | int | dict[TopicPartition, int]:
     from kafkalog.errors import OptionError  # noqa: PLC0415
     from kafkalog.streaming.groups.administration import EARLIEST, LATEST  # noqa: PLC0415
@@ -217,7 +221,13 @@ def _target(to: str | None, offsets: str | None) -> str | int | dict[TopicPartit
     meant = meant_by(to or "")
     if meant is not None:
         raise OptionError(f"--to is {to!r}: did you mean {meant}?")
-    return point_in_time("--to", to or "")
+    time = point_in_time("--to", to or "")
+    if to is not None and to.strip().isdecimal() and time < _LEAST_TIME_MS:
+        raise OptionError(
+            f"--to is {to}, a time in the first days of 1970. If it is an offset, name the "
+            f'partition too: --offsets \'{{"t":{{"0":{to.strip()}}}}}\''
+        )
+    return time
 
 
 def _report(group: str, done: Sequence[Changed], *, as_json: bool, dry_run: bool) -> None:

@@ -71,6 +71,7 @@ MISTAKES = [
     ("dump LOG --topic t --since 1700000000", "looks like seconds since 1970"),
     ("consume LOG -t t --since yesterdy", "expected a time such as"),
     ("dump LOG --topic t --since 20231114", "write 2023-11-14"),
+    ("group reset LOG --group g --topic t --to 5", '--offsets \'{"t":{"0":5}}\''),
     ("group reset LOG --group g --topic t --to beginning", "did you mean earliest?"),
     ("dump LOG --topic t --set startingOffsets=beginning --records", "did you mean earliest?"),
     ("consume LOG -t t --since '7 days'", "write 7d"),
