@@ -29,7 +29,7 @@ from kafkalog.streaming.options.read_options import ReadOptions
 from kafkalog.streaming.source.subscription import DECODED_TOPICS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 
 __all__ = ["SqlError", "SqlPrompt", "SqlSession", "asks_for_help", "help_on", "history_file"]
@@ -166,6 +166,12 @@ class SqlSession(Closing):
         """Return what is behind an error of DuckDB, or Arrow's of it."""
         if self.scans.error is not None:
             return self.scans.error
+        bare = _bare_name(statement, self.tables)
+        if bare is not None and isinstance(error, duckdb.ParserException | duckdb.CatalogException):
+            return SqlError(
+                f"the name {bare} has characters that are signs of SQL: write it in double quotes, "
+                f'"{bare}", and the statement in single ones'
+            )
         text, _, rest = str(error).partition("\n")
         candidates = re.search(r"^(Candidate bindings: .+|Did you mean .+)$", rest, re.MULTILINE)
         if isinstance(error, duckdb.CatalogException) and text.startswith(_NO_TABLE):
@@ -190,6 +196,15 @@ class SqlSession(Closing):
         if isinstance(error, duckdb.ParserException) and _OFFSET.search(statement):
             text += ' (offset is a word of SQL: write "offset" in double quotes, or record_offset)'
         return SqlError(" ".join(text.split()))
+
+
+def _bare_name(statement: str, tables: Iterable[str]) -> str | None:
+    """Return a table that a statement names without the quotes that its name needs."""
+    for name in tables:
+        needs_quotes = re.fullmatch(r"\w+", name) is None
+        if needs_quotes and re.search(rf"(?<![\w\"'.-]){re.escape(name)}(?![\w\"'.-])", statement):
+            return name
+    return None
 
 
 def _settings(spilled: str, files: Path | None) -> str:

@@ -185,6 +185,16 @@ def test_an_error_is_one_line(log: Path, statement: str, expected: str) -> None:
     assert len(text.splitlines()) == 1
 
 
+@pytest.mark.parametrize("name", ["a.b", "a-b"])
+def test_a_name_that_needs_quotes_is_told_with_them(tmp_path: Path, name: str) -> None:
+    kafkalog.append(tmp_path, name, pa.table({"value": ["v"]}))
+    code, text = call(tmp_path, f"select * from {name} where partition = 0")
+    assert (code, len(text.splitlines())) == (2, 1)
+    assert f'in double quotes, "{name}"' in text
+    assert call(tmp_path, f'select * from "{name}" where partition = 0')[0] == 0
+    assert "in double quotes" not in call(tmp_path, f'select * frm "{name}"')[1]
+
+
 def test_a_statement_is_text(log: Path) -> None:
     code, text = call(log, "select '\udcff'")
     assert (code, text.startswith("the statement has bytes that are not UTF-8")) == (2, True)
