@@ -178,7 +178,7 @@ docs-check: docs ## Look at site, report and dashboard by Chromium, axe-core and
 	    $(BIN)/kafkalog produce build/report-log --topic flights -K : > build/report.txt
 	@now=$$(date +%s)000; seq $$((now - 2592000000)) 10800000 $$now | \
 	    sed 's/.*/{"key":"&","value":"a month, for charts","timestamp":&}/' | \
-	    $(BIN)/kafkalog produce build/report-log --topic orders --input json > build/report.txt
+	    $(BIN)/kafkalog produce build/report-log --topic orders --input json --commit-lines 20 > build/report.txt
 	@$(BIN)/kafkalog group reset build/report-log --group billing --topic flights --to earliest > build/report.txt
 	@truncate --size 60 build/report-log/flights-0/00000000000000000000.log # damage, with its command
 	@$(BIN)/kafkalog report build/report-log --html build/report.html > build/report.txt; test $$? -eq 1
