@@ -43,6 +43,10 @@ def check_file(option: str, path: Path, logs: Sequence[str], *, example: str) ->
         OptionError: it is a folder, or lies in one of the log directories; or there is no folder
             for it.
     """
+    if str(path) == "-":
+        raise OptionError(
+            f"{option} is -, and writes a file, no standard output: name it, as {example}"
+        )
     if path.is_dir():
         raise OptionError(
             f"{option} names {path}, which is a folder: name a file, such as {path / example}"

@@ -11,6 +11,7 @@ import json
 import logging
 import os
 import re
+import shutil
 import sys
 from contextvars import ContextVar
 from copy import copy
@@ -244,6 +245,12 @@ class Command(typer.core.TyperCommand):
             OFFLINE.reset(offline)
             _PRINTING.reset(token)
 
+    def format_help(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401 - classes of typer
+        """Write the help; boxes of a narrow terminal would cut the names of options."""
+        if shutil.get_terminal_size().columns < _NARROW:
+            self.rich_markup_mode = None
+        super().format_help(ctx, formatter)
+
     def get_help_option(self, ctx: Any) -> Any:  # noqa: ANN401 - classes of typer
         """Return ``--help``, without a stand-in for a value."""
         return without_value(super().get_help_option(ctx))
@@ -276,6 +283,7 @@ def without_value(option: Any) -> Any:  # noqa: ANN401 - classes of typer
     return option
 
 
+_NARROW: Final = 60
 _HELP: Final = {"help_option_names": ["-h", "--help"]}
 
 

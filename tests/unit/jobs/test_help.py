@@ -53,6 +53,17 @@ def shown_commands() -> list[str]:
     return [name for name, each in command.commands.items() if not each.hidden]
 
 
+@pytest.mark.parametrize("columns", [40, 59, 80])
+def test_no_option_is_cut_in_the_help_of_a_narrow_terminal(
+    monkeypatch: pytest.MonkeyPatch, columns: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    shown = CliRunner().invoke(commands, ["topic", "create", "--help"]).output
+    assert "--replication-factor" in shown
+    assert "--allow-broker-directory" in shown
+    assert ("╭" in shown) is (columns == 80)
+
+
 def test_each_command_is_in_a_panel_and_those_that_only_look_come_first() -> None:
     shown = CliRunner().invoke(commands, ["--help"], terminal_width=100).output
     panels = ["Look", "Write", "Groups", "Care", "Brokers and nodes", "Pipelines"]
