@@ -245,6 +245,12 @@ class _Proxy(BaseHTTPRequestHandler):
     disable_nagle_algorithm = True
     server: Any
 
+    def handle_expect_100(self) -> bool:
+        """Say at once that a body may come: Hadoop's client of S3 waits for it 3 s at most."""
+        goes_on = super().handle_expect_100()
+        self.wfile.flush()
+        return goes_on
+
     def do_GET(self) -> None:
         self._pass_on()
 
