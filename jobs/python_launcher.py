@@ -3,16 +3,19 @@
 Spark puts its ``pyspark.zip`` first on the path of each Python process that it starts: five or more
 before a query's first row. Each compiles the modules in the zip again, for half a second of a core.
 If the zip is part of an installed pyspark that this Python can import, the same modules lie beside
-it, compiled already.
+it, compiled already. Spark puts the jar of its core there, too, which has 5,800 classes and no
+module of Python (``PythonUtils.sparkPythonPath``). Each task reads its list again
+(``importlib.invalidate_caches``), as does each import that looks for a package's version.
 
 Where kafkalog is installed, ``kafkalog.pth`` lies beside it, which Python runs when it starts: it
-takes such a zip off the path. The command ``kafkalog-python``, for ``PYSPARK_PYTHON``, does that
-before Python starts, for one that runs no such files.
+takes such a zip and the jar off the path. The command ``kafkalog-python``, for ``PYSPARK_PYTHON``,
+does that before Python starts, for one that runs no such files.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import sys
 import sysconfig
 from pathlib import Path
@@ -25,11 +28,19 @@ __all__ = ["launcher", "leave_out_copies", "main", "without_copies"]
 
 _COMMAND: Final = "kafkalog-python"
 _NEEDED: Final = ("pyspark", "py4j")
+_CORE: Final = re.compile(r"spark-core_[\d.]+-.+\.jar")
 
 
 def leave_out_copies() -> None:
-    """Take the zips of an installed pyspark off this process's path, before it imports pyspark."""
-    sys.path[:] = without_copies(sys.path, sys.path)
+    """Take what :func:`without_copies` leaves out off this process's path, and forget it.
+
+    To be called before anything imports pyspark.
+    """
+    kept = without_copies(sys.path, sys.path)
+    gone = tuple(set(sys.path).difference(kept))
+    sys.path[:] = kept
+    for entry in [each for each in sys.path_importer_cache if each.startswith(gone)]:
+        del sys.path_importer_cache[entry]
 
 
 def main() -> None:
@@ -46,11 +57,16 @@ def launcher() -> str:
 
 
 def without_copies(entries: Sequence[str], path: Sequence[str]) -> list[str]:
-    """Leave out the zips of a pyspark that lies in a folder of ``path`` with all that it needs."""
+    """Leave out the jar of Spark's core, and zips of a pyspark that a folder of ``path`` has.
+
+    The folder must have all that pyspark needs.
+    """
     return [entry for entry in entries if not _is_copy(Path(entry), path)]
 
 
 def _is_copy(entry: Path, path: Sequence[str]) -> bool:
+    if _CORE.fullmatch(entry.name):
+        return True
     if entry.suffix != ".zip" or entry.parts[-4:-1] != ("pyspark", "python", "lib"):
         return False
     folder = os.path.realpath(entry.parents[3])  # Spark finds itself behind links

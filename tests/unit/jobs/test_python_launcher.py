@@ -61,6 +61,18 @@ def test_python_leaves_the_zip_out_when_it_starts(tmp_path: Path) -> None:
     assert said.split() == [pyspark.__file__, str(tmp_path)]
 
 
+def test_the_jar_of_sparks_core_is_left_out_and_forgotten() -> None:
+    (jar,) = LIB.parents[1].glob("jars/spark-core_*.jar")
+    with ZipFile(jar) as zipped:
+        assert not any(name.endswith((".py", ".pyc", ".so")) for name in zipped.namelist())
+    program = "import sys; print([e for e in (*sys.path, *sys.path_importer_cache) if '.jar' in e])"
+    path = os.pathsep.join([*map(str, LIB.glob("*.zip")), str(jar)])
+    environment = {**os.environ, "PYTHONPATH": path}
+    command = [sys.executable, "-c", program]
+    assert subprocess.check_output(command, env=environment, text=True) == "[]\n"
+    assert started(path, "-c", program) == "[]"
+
+
 def test_there_is_always_a_python_to_start() -> None:
     done = subprocess.run(
         [launcher(), "-c", "print(1)"], capture_output=True, text=True, check=True
