@@ -92,9 +92,11 @@ def test_wrong_arguments_are_one_line_and_exit_2_before_spark_starts(
 
 
 @pytest.mark.parametrize("words", [(*ARCHIVE, "--topic=t"), MAINTAIN, REPLAY])
-def test_a_log_that_is_not_there_is_one_line_before_spark_starts(words: tuple[str, ...]) -> None:
+def test_a_log_that_is_not_there_is_one_line_and_exit_2_before_spark_starts(
+    words: tuple[str, ...],
+) -> None:
     code, lines = run(*words)
-    assert (code, len(lines)) == (1, 1), lines
+    assert (code, len(lines)) == (2, 1), lines
     assert re.search("/nowhere/log (does not exist|is no log directory)", lines[0])
 
 
