@@ -30,7 +30,6 @@ from kafkalog.files.deferred_signals import IS_DONE, in_shielded_steps, shielded
 from kafkalog.files.paths import as_path
 from kafkalog.files.storage import RemoteRoot
 from kafkalog.files.system import remembered, system
-from kafkalog.model import encode_text
 from kafkalog.streaming.admin.retention import retain_if_due
 from kafkalog.streaming.commit.committer import Committer, Outcome
 from kafkalog.streaming.commit.versions import with_digests
@@ -289,8 +288,6 @@ def _identity(
         raise OptionError("give both transactional_id and version, or none")
     if transactional_id == "":
         raise OptionError("transactional_id is empty, expected the name of a writer")
-    if transactional_id is not None:
-        encode_text("transactional_id", transactional_id)
     if transactional_id is None or version is None:
         return BatchIdentity(f"job:{system.random_id()}", 0)
     if type(version) is not int or not 0 <= version < 1 << 63:

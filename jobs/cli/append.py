@@ -22,7 +22,6 @@ from kafkalog.jobs.cli.output import (
 )
 from kafkalog.jobs.process.arguments import SETTINGS, check_text, named_values, pairs
 from kafkalog.jobs.process.running import print_line
-from kafkalog.model import encode_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -152,14 +151,12 @@ class _Done:
         """Refuse what no append can use, before somebody types a line.
 
         Raises:
-            OptionError, InvalidTopicError: options, names, or a folder to add to a log.
+            OptionError, InvalidTopicError: options, a topic, or a folder to add to a log.
             LogDirectoryError: a log directory is a file.
         """
         from kafkalog.jobs.inspection.log_dirs import check_no_new_beside_old  # noqa: PLC0415
         from kafkalog.streaming.sink.write_options import WriteOptions  # noqa: PLC0415
 
-        if self.transactional_id is not None:
-            encode_text("--transactional-id", self.transactional_id)
         hint = ". Records come from standard input: < FILE"
         check_no_new_beside_old([self.path], hint)
         WriteOptions.parse({**self.options, "path": self.path, "topic": self.topic})

@@ -212,7 +212,7 @@ def test_a_member_and_its_lag_go_by_what_the_nodes_have_decided(
             rows += found.num_rows
         assert rows == len(ROWS)
         member.commit()
-    code, out = run_cli("lag", path_of(nodes), "g", "--json")
+    code, out = run_cli("lag", path_of(nodes), "--group", "g", "--json")
     assert (code, {each["lag"] for each in map(json.loads, out.splitlines())}) == (0, {0})
 
 
