@@ -119,6 +119,12 @@ class Phase(Enum):
 _LOGGER = logging.getLogger("kafkalog.source")
 
 
+def _poll_interval_s(options: ReadOptions) -> float:
+    """Return the seconds between two looks at a log in a bucket; infinite where there is none."""
+    buckets = (path for path in options.paths if isinstance(path, RemoteRoot))
+    return min((path.options.poll_interval_ms / 1000 for path in buckets), default=math.inf)
+
+
 class StreamControl:
     """Answers what Spark asks of a streaming source, in the order in which Spark asks it."""
 
@@ -145,10 +151,7 @@ class StreamControl:
         """What the last look found of them, where the query continues in spite of a loss."""
         self._policy = LossPolicy.of(options)
         self._whole = CompletenessCheck(self._logs, options, self._policy)
-        polls = (
-            each.options.poll_interval_ms for each in options.paths if isinstance(each, RemoteRoot)
-        )
-        self._pacer = IdlePacer(longest_rest_s=min(polls, default=math.inf) / 1000)
+        self._pacer = IdlePacer(longest_rest_s=_poll_interval_s(options))
         self._limits = BatchLimits.of(options)
         self._initial: PartitionOffsets | None = None
         self._initial_ends: PartitionOffsets = {}
