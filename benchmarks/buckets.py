@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import pyarrow as pa
 from benchmarks.report import BUCKETS, write_section
-from benchmarks.session import scratch
+from benchmarks.session import RECOMMENDED, scratch
 from rich.console import Console
 from tests.support.object_servers import BUCKET, S3_KEY
 from tests.support.object_store import ObjectStore, Request, object_store
@@ -136,7 +136,7 @@ def s3_session(server: ObjectStore, work: Path) -> Iterator[SparkSession]:
     own = {"spark.jars": jars, "spark.local.dir": str(work / "spark")}
     own["spark.databricks.delta.snapshotPartitions"] = "2"  # of 50: small tables, two cores
     own["spark.ui.showConsoleProgress"] = "false"
-    own["spark.python.unix.domain.socket.enabled"] = "true"
+    own |= RECOMMENDED
     with small_session(**own, **settings, **DELTA_SETTINGS) as spark:
         yield spark
 

@@ -23,6 +23,7 @@ from benchmarks import cron_job, report
 from benchmarks.environment import environment
 from benchmarks.measure import Contender, Goal, Measured, Samples, Workload
 from benchmarks.rows import Shape
+from benchmarks.session import RECOMMENDED
 from rich.console import Console
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ _AS_DOCUMENTED: Final = "kafkalog, as documented"
 _SETTINGS: Final = {
     _PEER: {},
     _NOTHING_SET: {},
-    _AS_DOCUMENTED: {"spark.python.unix.domain.socket.enabled": "true"},
+    _AS_DOCUMENTED: RECOMMENDED,
 }
 """What the session of each is given."""
 

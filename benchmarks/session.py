@@ -19,7 +19,7 @@ from kafkalog.jobs.python_launcher import launcher
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["scratch", "spark_session"]
+__all__ = ["RECOMMENDED", "scratch", "spark_session"]
 
 _SETTINGS: Final = {
     "spark.driver.host": "127.0.0.1",
@@ -32,7 +32,7 @@ _SETTINGS: Final = {
 }
 
 
-_RECOMMENDED: Final = {"spark.python.unix.domain.socket.enabled": "true"}
+RECOMMENDED: Final = {"spark.python.unix.domain.socket.enabled": "true"}
 
 
 @contextlib.contextmanager
@@ -47,7 +47,7 @@ def spark_session(cores: int, work: Path, *, as_recommended: bool = True) -> Ite
     builder = SparkSession.builder.master(f"local[{cores}]").appName("kafkalog benchmarks")
     settings: dict[str, bool | float | int | str | None] = {
         **_SETTINGS,
-        **(_RECOMMENDED if as_recommended else {}),
+        **(RECOMMENDED if as_recommended else {}),
         "spark.jars": ",".join(map(str, fetch(kafka_jars()))),
         "spark.local.dir": str(work / "spark"),
         "spark.sql.warehouse.dir": str(work / "warehouse"),

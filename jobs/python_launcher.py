@@ -61,12 +61,11 @@ def without_copies(entries: Sequence[str], path: Sequence[str]) -> list[str]:
 
     The folder must have all that pyspark needs.
     """
-    return [entry for entry in entries if not _is_copy(Path(entry), path)]
+    left = (entry for entry in entries if not _CORE.fullmatch(Path(entry).name))
+    return [entry for entry in left if not _is_copy(Path(entry), path)]
 
 
 def _is_copy(entry: Path, path: Sequence[str]) -> bool:
-    if _CORE.fullmatch(entry.name):
-        return True
     if entry.suffix != ".zip" or entry.parts[-4:-1] != ("pyspark", "python", "lib"):
         return False
     folder = os.path.realpath(entry.parents[3])  # Spark finds itself behind links

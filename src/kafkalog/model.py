@@ -7,7 +7,7 @@ import re
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from kafkalog.errors import InvalidTopicError, OptionError
+from kafkalog.errors import InvalidTopicError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -24,7 +24,6 @@ __all__ = [
     "OffsetRange",
     "TimestampType",
     "TopicPartition",
-    "encode_text",
     "listed",
     "many",
     "nearest",
@@ -130,21 +129,6 @@ def validate_topic_name(name: str) -> None:
         return
     shown = name if len(name) <= 80 else name[:80] + "…"
     raise InvalidTopicError(f"topic name {shown!r} {reason}")
-
-
-def encode_text(what: str, text: str) -> bytes:
-    """Encode a text as UTF-8; ``what`` names it in the error.
-
-    Raises:
-        OptionError: UTF-8 cannot hold it. Java would write "?", which may be another's name.
-    """
-    try:
-        return text.encode()
-    except UnicodeEncodeError:
-        raise OptionError(
-            f"{what} is {text!r}, which is no text that UTF-8 can hold: bytes of another "
-            "encoding were taken for it, from the command line or the environment"
-        ) from None
 
 
 def listed(items: Iterable[str], *, most: int = 10) -> str:

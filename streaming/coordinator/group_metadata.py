@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from kafkalog.errors import CorruptRecordError, OptionError
-from kafkalog.model import NO_TIMESTAMP, TopicPartition, encode_text
+from kafkalog.model import NO_TIMESTAMP, TopicPartition
 from kafkalog.streaming.coordinator.schemas import (
     CONSUMER_PROTOCOL_TYPE,
     GROUP_METADATA_VALUE,
@@ -79,7 +79,13 @@ def encode_group_id(group: str) -> bytes:
     Raises:
         OptionError: UTF-8 cannot hold it. Java would write "?", the id of another group.
     """
-    return encode_text("a group's id", group)
+    try:
+        return group.encode()
+    except UnicodeEncodeError:
+        raise OptionError(
+            f"a group's id is {group!r}, which is no text that UTF-8 can hold: bytes of another "
+            "encoding were taken for it, from the command line or the environment"
+        ) from None
 
 
 def encode_position_key(group: str, topic_partition: TopicPartition) -> bytes:

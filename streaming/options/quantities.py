@@ -205,8 +205,8 @@ _MORE_DURATIONS_MS: Final = DURATION_UNITS_MS | {
     for name in names.split()
     for ending in ("", "s")
 }
-_SHORT_DURATIONS_MS: Final = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1000}
-_SHORT_SIZES: Final = {"t": 1024**4, "g": 1024**3, "m": 1024**2, "k": 1024}
+_SHORT_DURATIONS_MS: Final = {unit: DURATION_UNITS_MS[unit] for unit in "dhms"}
+_SHORT_SIZES: Final = {unit: SIZE_UNITS[unit] for unit in "tgmk"}
 _DECIMAL: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([a-z]+)", re.ASCII)
 _DIGITS: Final = 15
 """Of the number in a hint: a longer one is no size and no time."""

@@ -274,12 +274,8 @@ def check_no_broker(folder: Path, *, timeout_ms: int) -> None:
     Raises:
         LogDirectoryError: a broker, or a tool of Kafka's, is running on it.
     """
-    mutex = remembered(_Mutexes).of(folder)
-    if mutex.locked():
-        return  # a thread of this process has all locks; looking would make it lose one
-    with mutex:  # acquire() would keep it for good where an alarm follows
-        if not broker_holds(folder) or is_locked(folder / LOCK_FILE):
-            return
+    if not seems_held_by_broker(folder):
+        return
     # Whoever it was may have come or gone between the two looks. With our own lock, it is sure.
     with (
         suppress(LockTimeoutError),
@@ -289,11 +285,11 @@ def check_no_broker(folder: Path, *, timeout_ms: int) -> None:
 
 
 def seems_held_by_broker(folder: Path) -> bool:
-    """Whether a broker seems to hold a directory now; makes and takes nothing, waits for nobody."""
+    """Whether a broker seems to hold a directory now; makes nothing, waits for no process."""
     mutex = remembered(_Mutexes).of(folder)
     if mutex.locked():
-        return False  # a thread of this process has all locks
-    with mutex:
+        return False  # a thread of this process has all locks; looking would make it lose one
+    with mutex:  # acquire() would keep it for good where an alarm follows
         return broker_holds(folder) and not is_locked(folder / LOCK_FILE)
 
 

@@ -261,9 +261,9 @@ def fill_compacted(broker: Broker, topic: str, kept: Sequence[tuple[int, int, in
     While it has, what is copied to a bucket would not be what the broker serves later. Each round
     has one record of ``kept``, too.
     """
-    for n in range(8):
+    for written in range(8):
         again = [(0, n, EPOCH_MS + n) for n in range(10)]
-        _send(broker, topic, [*again, *kept[n : n + 1]], codec="none")
+        _send(broker, topic, [*again, *kept[written : written + 1]], codec="none")
     key = TopicPartition(topic, 0)
     folder = broker.log_dirs[0] / str(key)
     deadline = time.monotonic() + _WAIT_SECONDS
