@@ -10,12 +10,11 @@ from __future__ import annotations
 import functools
 import threading
 from bisect import bisect_left, bisect_right
-from collections import OrderedDict
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kafkalog.checkpoints.bucket_state import object_path
-from kafkalog.errors import CorruptRecordError, DataLossError, LogDirectoryError, OptionError
+from kafkalog.errors import DataLossError, LogDirectoryError, OptionError
 from kafkalog.files.objects import open_objects
 from kafkalog.files.open_file import forget_remote
 from kafkalog.files.remote_path import RemoteEntry, RemotePath, RemoteStatus
@@ -30,8 +29,8 @@ from kafkalog.streaming.objects.bucket_files import (
     files_of_state,
     hash_number,
 )
-from kafkalog.streaming.objects.bucket_log import BucketLog, is_void
-from kafkalog.streaming.records.batch_layout import HEADER_SIZE, OVERHEAD
+from kafkalog.streaming.objects.bucket_log import BucketLog
+from kafkalog.streaming.objects.numbered_extents import NumberedExtents, gone_error, joined
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -51,14 +50,8 @@ __all__ = [
     "bucket_of",
     "bucket_of_path",
     "find_log",
-    "number_batches",
 ]
 
-_CACHE_BYTES: Final = 64 << 20
-_ONE_RANGE_BYTES: Final = 8 << 20
-_GAP_BYTES: Final = 64 << 10
-"""Bytes that nobody wants between two extents that are fetched together."""
-_WANTED_EXTENTS: Final = 1 << 19
 _CARRIED_EXTENTS: Final = 1 << 16
 """How many extents of a segment a task keeps; then it keeps those of the newest split alone."""
 _OURS_ALONE: Final = frozenset({"s3a", "az"})
@@ -202,11 +195,13 @@ class _Carried(NamedTuple):
 class _Handle:
     """An open segment, or a small file."""
 
-    def __init__(self, read: Callable[[int, int], bytes], *, is_one_object: bool = True) -> None:
+    def __init__(
+        self, read: Callable[[int, int], bytes | memoryview], *, is_one_object: bool = True
+    ) -> None:
         self._read = read
         self.is_one_object = is_one_object
 
-    def read_at(self, nbytes: int, offset: int) -> bytes:
+    def read_at(self, nbytes: int, offset: int) -> bytes | memoryview:
         return self._read(offset, nbytes)
 
     def close(self) -> None:
@@ -232,14 +227,9 @@ class BucketStore:
         self._looked_at = -float("inf")
         self._shown = BucketFiles(-1, {}, {}, {}, {})
         self._parts: dict[ExtentKey, PartitionFiles] = {}
-        self._caching = system.lock()
         self._carried: dict[str, _Carried] = {}
         self._carried_metadata: dict[str, bytes] = {}
-        self._wanted: dict[tuple[str, str], dict[int, Extent]] = {}
-        """The extents that are read soon, by log and object, and by their positions there."""
-        self._wanted_count = 0
-        self._numbered: OrderedDict[tuple[str, str, int], bytes] = OrderedDict()
-        self._numbered_bytes = 0
+        self._extents = NumberedExtents(objects, str(place))
 
     def __reduce__(self) -> tuple[Callable[[RemoteRoot], BucketStore], tuple[RemoteRoot]]:
         return _store_of, (self._place,)
@@ -427,9 +417,9 @@ class BucketStore:
         handle, status = self.open(key)
         if status.st_size > limit:
             raise LogDirectoryError(f"{uri}: has {status.st_size} bytes, expected at most {limit}")
-        return handle.read_at(status.st_size, 0)
+        return bytes(handle.read_at(status.st_size, 0))
 
-    def fetch(self, handle: OpenObject, key: str, position: int, length: int) -> bytes:
+    def fetch(self, handle: OpenObject, key: str, position: int, length: int) -> bytes | memoryview:
         """Fetch a range of an open file, all of it."""
         data = handle.read_at(length, position)
         if len(data) != length:
@@ -497,15 +487,8 @@ class BucketStore:
     def _want(self, carried: _Carried | None) -> None:
         if carried is None:
             return
-        with self._caching:
-            if self._wanted_count > _WANTED_EXTENTS:
-                self._wanted, self._wanted_count = {}, 0
-            for extent in carried.extents:
-                if extent.sealed is not None:
-                    continue
-                there = self._wanted.setdefault((carried.log_id, extent.object), {})
-                self._wanted_count += extent.position not in there
-                there[extent.position] = extent
+        unnumbered = (extent for extent in carried.extents if extent.sealed is None)
+        self._extents.want(carried.log_id, unnumbered)
 
     def carry(self, key: str, carried: _Carried | None) -> None:
         """Take the extents of a range of a segment."""
@@ -539,7 +522,7 @@ class BucketStore:
             return carried
         return found if found.size >= carried.size else carried
 
-    def _fill(self, key: str, carried: _Carried, position: int, size: int) -> bytes:
+    def _fill(self, key: str, carried: _Carried, position: int, size: int) -> bytes | memoryview:
         """Return bytes of a segment by its carried extents; by the log where these do not do."""
         carried = self._carried.get(key, carried)
         parts, end = [], min(position + size, carried.size)
@@ -561,9 +544,11 @@ class BucketStore:
                 self._let_go(key)
                 raise ObjectReplacedError(f"{self.uri_of(key)} was replaced while it was read")
             parts.append(self._read(key, found, self._seen_s(), position, end - position))
-        return b"".join(parts)
+        return joined(parts)
 
-    def _read(self, key: str, segment: Segment, seen_s: float, position: int, size: int) -> bytes:
+    def _read(
+        self, key: str, segment: Segment, seen_s: float, position: int, size: int
+    ) -> bytes | memoryview:
         """Return bytes of a segment; fewer at its end."""
         end = min(position + size, segment.size)
         parts = []
@@ -575,9 +560,9 @@ class BucketStore:
             within = (position - start, until - start)
             parts.append(self._batches_of(key, extent, segment.log_id, *within, seen_s=seen_s))
             position, slot = until, slot + 1
-        return b"".join(parts)
+        return joined(parts)
 
-    def _read_index(self, index: SealedIndex, position: int, size: int) -> bytes:
+    def _read_index(self, index: SealedIndex, position: int, size: int) -> bytes | memoryview:
         data = self.objects.get_range(index.path, position, min(size, index.size - position))
         if data is None:
             raise FileNotFoundError(f"{self._place}/{index.path}: there is no such object")
@@ -585,7 +570,7 @@ class BucketStore:
 
     def _batches_of(
         self, key: str, extent: Extent, log_id: str, start: int, end: int, *, seen_s: float
-    ) -> bytes:
+    ) -> bytes | memoryview:
         """Return bytes of an extent; a sealed segment has its offsets already.
 
         Raises:
@@ -594,7 +579,7 @@ class BucketStore:
         """
         try:
             if extent.sealed is None:
-                return self._numbered_batches(extent, log_id, seen_s)[start:end]
+                return self._extents.read(log_id, extent, start, end, seen_s=seen_s)
             return self._range_of(extent, log_id, start, end)
         except DataLossError as error:
             self._let_go(key)
@@ -615,11 +600,11 @@ class BucketStore:
             self._carried.pop(each, None)
             forget_remote(self, each)
 
-    def _range_of(self, extent: Extent, log_id: str, start: int, end: int) -> bytes:
+    def _range_of(self, extent: Extent, log_id: str, start: int, end: int) -> bytes | memoryview:
         path = object_path(log_id, extent.object)
         found = self.objects.get_range(path, start, end - start)
         if found is None:
-            raise self._gone(extent, log_id)
+            raise gone_error(extent, f"{self._place}/{path}")
         return found
 
     def _names(self, log_id: str, extent: Extent) -> bool:
@@ -629,72 +614,6 @@ class BucketStore:
             return True
         return any(each.object == extent.object for some in state.extents.values() for each in some)
 
-    def _gone(self, extent: Extent, log_id: str) -> DataLossError:
-        return DataLossError(
-            f"{self._place}/{object_path(log_id, extent.object)}, which holds offsets "
-            f"{extent.base_offset} to {extent.end_offset} of a partition, is gone"
-        )
-
-    def _numbered_batches(self, extent: Extent, log_id: str, seen_s: float) -> bytes:
-        key = (log_id, extent.object, extent.position)
-        with self._caching:
-            found = self._numbered.get(key)
-            if found is not None:
-                self._numbered.move_to_end(key)
-                return found
-            together = self._together(extent, log_id)
-        first = together[0].position
-        size = together[-1].position + together[-1].size - first
-        name = object_path(log_id, extent.object)
-        stored = self.objects.get_range(name, first, size)
-        if stored is None or is_void(self.objects, log_id, extent.object, seen_s):
-            raise self._gone(extent, log_id)
-        for each in together:
-            data = stored[each.position - first : each.position - first + each.size]
-            try:
-                numbered = number_batches(data, each, f"{self._place}/{name}")
-            except CorruptRecordError:
-                if each == extent:
-                    raise
-                continue  # whoever reads it says so
-            self._keep((log_id, each.object, each.position), numbered)
-            if each == extent:
-                found = numbered
-        assert found is not None  # noqa: S101 - it is among them
-        return found
-
-    def _together(self, extent: Extent, log_id: str) -> list[Extent]:
-        """Take the extents to fetch with one that is fetched: those beside it that are wanted.
-
-        All that is wanted, of all objects, is to fit what is kept: else it would come twice.
-        """
-        place = (log_id, extent.object)
-        wanted = self._wanted.get(place, {})
-        self._wanted_count += extent.position not in wanted
-        wanted[extent.position] = extent
-        most = min(_ONE_RANGE_BYTES, _CACHE_BYTES * 3 // 4 // max(len(self._wanted), 1))
-        run = sorted(wanted.values(), key=lambda each: each.position)
-        first = last = run.index(extent)
-        while last + 1 < len(run) and _are_near(run[first], run[last], run[last + 1], most):
-            last += 1
-        while first and _are_near(run[first - 1], run[first - 1], run[first], 1 << 62):
-            if run[last].position + run[last].size - run[first - 1].position > most:
-                break
-            first -= 1
-        for each in run[first : last + 1]:
-            del wanted[each.position]
-            self._wanted_count -= 1
-        if not wanted:
-            self._wanted.pop(place, None)
-        return run[first : last + 1]
-
-    def _keep(self, key: tuple[str, str, int], numbered: bytes) -> None:
-        with self._caching:
-            if self._numbered.setdefault(key, numbered) is numbered:
-                self._numbered_bytes += len(numbered)
-            while self._numbered_bytes > _CACHE_BYTES and len(self._numbered) > 1:
-                self._numbered_bytes -= len(self._numbered.popitem(last=False)[1])
-
 
 def _without_entries(extent: Extent) -> Extent:
     if extent.sealed is None:
@@ -702,46 +621,5 @@ def _without_entries(extent: Extent) -> Extent:
     return extent._replace(sealed=extent.sealed._replace(offset_entries=b"", time_entries=b""))
 
 
-def _are_near(first: Extent, last: Extent, following: Extent, most: int) -> bool:
-    """Whether one range may hold extents from the first one to the one after the last."""
-    end = last.position + last.size
-    size = following.position + following.size - first.position
-    return end <= following.position <= end + _GAP_BYTES and size <= most
-
-
 def _store_of(place: RemoteRoot) -> BucketStore:
     return BucketRoot.of(place).open_store()
-
-
-def number_batches(stored: bytes, extent: Extent, name: str) -> bytes:
-    """Return the batches of an extent with their offsets, or those that they keep, and their epoch.
-
-    Raises:
-        CorruptRecordError: they are not as many records, or not whole batches.
-    """
-    data = bytearray(stored)
-    position, offset = 0, extent.base_offset
-    epoch = extent.leader_epoch.to_bytes(4, "big")
-    while position + HEADER_SIZE <= len(data):
-        size = OVERHEAD + int.from_bytes(data[position + 8 : position + 12], "big")
-        delta = int.from_bytes(data[position + 23 : position + 27], "big")
-        if size < HEADER_SIZE:
-            break
-        if extent.has_offsets:
-            kept = int.from_bytes(data[position : position + 8], "big")
-            if kept < offset:
-                break
-            offset = kept
-        data[position : position + 8] = offset.to_bytes(8, "big")
-        data[position + 12 : position + 16] = epoch
-        position, offset = position + size, offset + delta + 1
-    if (position, offset) != (len(data), extent.end_offset):
-        raise CorruptRecordError(
-            f"{name}: the batches from byte {extent.position} on end at byte "
-            f"{extent.position + position} with offset {offset}, expected byte "
-            f"{extent.position + extent.size} and offset {extent.end_offset}",
-            path=name,
-            position=extent.position + position,
-            offset=offset,
-        )
-    return bytes(data)

@@ -49,7 +49,7 @@ from kafkalog.streaming.log.append.plan import (
 from kafkalog.streaming.log.files import LOG, OFFSET_INDEX, TIME_INDEX, TXN_INDEX
 from kafkalog.streaming.log.indexes import OFFSET_ENTRY, TIME_ENTRY, known_entries
 from kafkalog.streaming.objects.bucket_log import Proposal, is_void
-from kafkalog.streaming.objects.bucket_store import number_batches
+from kafkalog.streaming.objects.numbered_extents import gone_error, number_batches
 from kafkalog.streaming.objects.sweeping import first_inline, first_young
 from kafkalog.streaming.options.topic_settings import LogConfig
 from kafkalog.streaming.records.batch import scan_batches
@@ -424,7 +424,7 @@ class ExtentReader:
                 yield extent, self._numbered(extent, parts.pop(0))
 
     def _numbered(self, extent: Extent, data: bytes) -> bytes:
-        return number_batches(data, extent, self._name(extent))
+        return bytes(number_batches(data, extent, self._name(extent)))
 
     def _name(self, extent: Extent) -> str:
         return f"{self._objects.root}/{object_path(self._log_id, extent.object)}"
@@ -454,11 +454,8 @@ class ExtentReader:
         size = some[-1].position + some[-1].size - first
         data = self._objects.get_range(object_path(self._log_id, some[0].object), first, size)
         if data is None or is_void(self._objects, self._log_id, some[0].object, self._seen_s):
-            raise DataLossError(
-                f"{self._name(some[0])}, which holds offsets {some[0].base_offset} to "
-                f"{some[0].end_offset} of a partition, is gone"
-            )
-        return [data[e.position - first : e.position - first + e.size] for e in some]
+            raise gone_error(some[0], self._name(some[0]))
+        return [bytes(data[e.position - first : e.position - first + e.size]) for e in some]
 
 
 def _ranges(extents: Sequence[Extent]) -> Iterator[list[Extent]]:
@@ -614,7 +611,7 @@ def _ranges_of(objects: Objects, path: str, size: int) -> Iterator[bytes]:
         data = objects.get_range(path, position, min(_ONE_RANGE_BYTES, size - position))
         if data is None:
             raise DataLossError(f"{objects.root}/{path} is gone, which the log names, or named")
-        yield data
+        yield bytes(data)
 
 
 def put_segment(root: BucketRoot, name: str, files: Sequence[Path]) -> None:

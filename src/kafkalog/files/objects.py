@@ -121,7 +121,7 @@ class Objects(Protocol):
         """Return an object, past all caches; None if there is none now."""
         ...
 
-    def get_range(self, name: str, position: int, size: int) -> bytes | None:
+    def get_range(self, name: str, position: int, size: int) -> bytes | memoryview | None:
         """Return all bytes of a range; None if there is no such object.
 
         Raises:
@@ -245,17 +245,15 @@ class StoreObjects:
             lambda: obstore.get(self._client, name).bytes().to_bytes(),
         )
 
-    def get_range(self, name: str, position: int, size: int) -> bytes | None:
+    def get_range(self, name: str, position: int, size: int) -> bytes | memoryview | None:
         """See :meth:`Objects.get_range`."""
         import obstore  # noqa: PLC0415
 
         if size == 0:
             return b""
 
-        def fetch() -> bytes:
-            data: bytes = obstore.get_range(
-                self._client, name, start=position, length=size
-            ).to_bytes()
+        def fetch() -> memoryview:
+            data = memoryview(obstore.get_range(self._client, name, start=position, length=size))
             if len(data) != size:
                 raise OSError(f"{len(data)} bytes came")
             return data
@@ -601,7 +599,7 @@ class FolderObjects:
         except FileNotFoundError:
             return None
 
-    def get_range(self, name: str, position: int, size: int) -> bytes | None:
+    def get_range(self, name: str, position: int, size: int) -> bytes | memoryview | None:
         """See :meth:`Objects.get_range`."""
         try:
             with self._path(name).open("rb") as file:

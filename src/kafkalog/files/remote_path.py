@@ -47,7 +47,7 @@ class RemoteStatus(NamedTuple):
 class OpenObject(Protocol):
     """An open file of a store, such as pyarrow's ``NativeFile``."""
 
-    def read_at(self, nbytes: int, offset: int) -> bytes:
+    def read_at(self, nbytes: int, offset: int) -> bytes | memoryview:
         """Read from a position; OSError if that fails."""
         ...
 
@@ -84,7 +84,7 @@ class Store(Protocol):
         """Open a file, and tell which one it is; raises FileNotFoundError, LogDirectoryError."""
         ...
 
-    def fetch(self, handle: OpenObject, key: str, position: int, length: int) -> bytes:
+    def fetch(self, handle: OpenObject, key: str, position: int, length: int) -> bytes | memoryview:
         """Fetch a range of an open file, all of it; raises LogDirectoryError."""
         ...
 

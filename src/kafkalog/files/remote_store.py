@@ -251,7 +251,7 @@ class RemoteStore:
             data = handle.read_at(length, position)
             if len(data) != length:
                 raise OSError(f"{len(data)} bytes came")
-            return data
+            return bytes(data)
 
         what = f"{uri}: bytes {position} to {position + length} cannot be read"
         return self.trying(what, get)
@@ -405,6 +405,6 @@ def read_opened(store: Store, key: str, uri: str, limit: int) -> bytes:
     try:
         if status.st_size > limit:
             raise LogDirectoryError(f"{uri}: has {status.st_size} bytes, expected at most {limit}")
-        return store.fetch(handle, key, 0, status.st_size)
+        return bytes(store.fetch(handle, key, 0, status.st_size))
     finally:
         handle.close()

@@ -333,13 +333,13 @@ def test_what_was_planned_before_a_merge_is_read_after_it_and_after_a_sweep(
             planned = pickle.loads(pickle.dumps(planned))
         done = merge(root)
         assert (done.objects > 0, done.segments > 0) == (turn == 0, turn == 1)
-        root.open_store()._numbered.clear()
+        root.open_store()._extents._kept.clear()
         assert offsets(api._read_splits(planned, parsed, read_rows)) == expected
         age(objects, days=3)
         kafkalog.append(str(root), "other", pa.table({"value": ["x"]}))
         with root.writing() as log:
             assert sweep_data(log)[0] > 0
-        root.open_store()._numbered.clear()
+        root.open_store()._extents._kept.clear()
         assert sorted(offsets(api._read_splits(planned, parsed, read_rows))) == sorted(expected)
 
 

@@ -37,8 +37,8 @@ from kafkalog.streaming.admin import topics
 from kafkalog.streaming.admin.backup import back_up
 from kafkalog.streaming.admin.topics import Bounds, set_bounds
 from kafkalog.streaming.commit.preserved_offsets import CopiedBatch, CopiedPartition, CopiedTopic
-from kafkalog.streaming.objects.bucket_store import BucketRoot, number_batches
 from kafkalog.streaming.objects.merging import merge
+from kafkalog.streaming.objects.numbered_extents import number_batches
 from kafkalog.streaming.store.ends.tracker import LogEndTracker
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kafkalog.files.objects import FolderObjects
+    from kafkalog.streaming.objects.bucket_store import BucketRoot
 
 FIRST_MS = 1_700_000_000_000
 KEEPS = {"preserveOffsets": "true", "numPartitions": "2"}

@@ -51,7 +51,8 @@ from kafkalog.streaming.admin import retention, topics
 from kafkalog.streaming.commit.bucket_commit import commit_batch
 from kafkalog.streaming.objects import bucket_files, bucket_store
 from kafkalog.streaming.objects.bucket_log import BucketLog, Proposal
-from kafkalog.streaming.objects.bucket_store import BucketRoot, BucketStore, number_batches
+from kafkalog.streaming.objects.bucket_store import BucketRoot, BucketStore
+from kafkalog.streaming.objects.numbered_extents import number_batches
 from kafkalog.streaming.objects.sweeping import clean_commits
 from kafkalog.streaming.options.read_options import ReadOptions
 from kafkalog.streaming.sink.task_writer import TaskWriter

@@ -1,0 +1,296 @@
+"""Read extents of a log in an object store: their batches get offsets and epochs when they come.
+
+Batches are stored before their commit has a number, so without offsets. Small extents that lie
+beside each other, and are wanted, come in one range. A large one comes in pieces, one after the
+other: a piece is whole batches, and says with which offset the next one begins.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Final
+
+from kafkalog.checkpoints.bucket_state import object_path
+from kafkalog.errors import CorruptRecordError, DataLossError
+from kafkalog.files.system import system
+from kafkalog.streaming.objects.bucket_log import is_void
+from kafkalog.streaming.records.batch_layout import HEADER_SIZE, OVERHEAD
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from kafkalog.checkpoints.bucket_state import Extent
+    from kafkalog.files.objects import Objects
+
+__all__ = ["NumberedExtents", "gone_error", "joined", "number_batches"]
+
+_CACHE_BYTES: Final = 64 << 20
+_ONE_RANGE_BYTES: Final = 8 << 20
+_GAP_BYTES: Final = 64 << 10
+"""Bytes that nobody wants between two extents that are fetched together."""
+_WANTED_EXTENTS: Final = 1 << 19
+_WALKS: Final = 256
+"""Large extents of which it is kept where their pieces begin."""
+
+
+class _Walk:
+    """Where the pieces of a large extent begin, as far as it was read."""
+
+    def __init__(self, extent: Extent) -> None:
+        self.using = system.lock()
+        self.starts = [0]
+        """Positions in the extent; the last one is that of what comes next, or of its end."""
+        self.offsets = [extent.base_offset]
+        self.rest = b""
+        """What has come of the batch that the next piece begins with."""
+
+
+class NumberedExtents:
+    """Fetches extents, numbers their batches, and keeps what came last; for all threads."""
+
+    def __init__(self, objects: Objects, place: str) -> None:
+        """Make one that has read nothing.
+
+        Args:
+            objects: the store.
+            place: the URI of the log, for errors.
+        """
+        self._objects = objects
+        self._place = place
+        self._using = system.lock()
+        self._wanted: dict[tuple[str, str], dict[int, Extent]] = {}
+        """The extents that are read soon, by log and object, and by their positions there."""
+        self._wanted_count = 0
+        self._kept: OrderedDict[tuple[str, str, int], memoryview] = OrderedDict()
+        """Numbered batches by log, object and position there."""
+        self._kept_bytes = 0
+        self._walks: OrderedDict[tuple[str, str, int], _Walk] = OrderedDict()
+
+    def want(self, log_id: str, extents: Iterable[Extent]) -> None:
+        """Take note of extents that are read soon: they come together where they lie together."""
+        with self._using:
+            if self._wanted_count > _WANTED_EXTENTS:
+                self._wanted, self._wanted_count = {}, 0
+            for extent in extents:
+                there = self._wanted.setdefault((log_id, extent.object), {})
+                self._wanted_count += extent.position not in there
+                there[extent.position] = extent
+
+    def read(
+        self, log_id: str, extent: Extent, start: int, end: int, *, seen_s: float
+    ) -> bytes | memoryview:
+        """Return the bytes from ``start`` to ``end`` of an extent, its batches numbered.
+
+        Args:
+            log_id: the log.
+            extent: where the batches lie; not of a sealed segment, whose bytes are final.
+            start: a position in it.
+            end: one behind that.
+            seen_s: when the log was seen to name it, in s since 1970.
+
+        Raises:
+            CorruptRecordError: it holds other batches than the log says.
+            DataLossError: the object is gone.
+        """
+        if extent.size <= _ONE_RANGE_BYTES:
+            return self._whole(log_id, extent, seen_s)[start:end]
+        walk = self._walk_of((log_id, extent.object, extent.position), extent)
+        parts: list[bytes | memoryview] = []
+        with walk.using:
+            slot = bisect_right(walk.starts, start) - 1
+            while start < end:
+                piece = self._piece(walk, log_id, extent, slot, seen_s)
+                within = start - walk.starts[slot]
+                parts.append(piece[within : within + end - start])
+                start, slot = start + len(parts[-1]), slot + 1
+        return joined(parts)
+
+    # An extent in one range, with what lies beside it
+
+    def _whole(self, log_id: str, extent: Extent, seen_s: float) -> memoryview:
+        with self._using:
+            found = self._find((log_id, extent.object, extent.position))
+            if found is not None:
+                return found
+            together = self._together(log_id, extent)
+        first = together[0].position
+        size = together[-1].position + together[-1].size - first
+        stored = memoryview(self._fetch(log_id, extent, first, size, seen_s))
+        for each in together:
+            data = stored[each.position - first : each.position - first + each.size]
+            try:
+                numbered = number_batches(data, each, self._name(log_id, each))
+            except CorruptRecordError:
+                if each == extent:
+                    raise
+                continue  # whoever reads it says so
+            kept = self._keep((log_id, each.object, each.position), numbered)
+            if each == extent:
+                found = kept
+        assert found is not None  # noqa: S101 - it is among them
+        return found
+
+    def _together(self, log_id: str, extent: Extent) -> list[Extent]:
+        """Take the extents to fetch with one that is fetched: those beside it that are wanted.
+
+        All that is wanted, of all objects, is to fit what is kept: else it would come twice.
+        """
+        place = (log_id, extent.object)
+        wanted = self._wanted.get(place, {})
+        self._wanted_count += extent.position not in wanted
+        wanted[extent.position] = extent
+        most = min(_ONE_RANGE_BYTES, _CACHE_BYTES * 3 // 4 // max(len(self._wanted), 1))
+        run = sorted(wanted.values(), key=lambda each: each.position)
+        first = last = run.index(extent)
+        while last + 1 < len(run) and _are_near(run[first], run[last], run[last + 1], most):
+            last += 1
+        while first and _are_near(run[first - 1], run[first - 1], run[first], 1 << 62):
+            if run[last].position + run[last].size - run[first - 1].position > most:
+                break
+            first -= 1
+        for each in run[first : last + 1]:
+            del wanted[each.position]
+            self._wanted_count -= 1
+        if not wanted:
+            self._wanted.pop(place, None)
+        return run[first : last + 1]
+
+    # An extent piece by piece
+
+    def _walk_of(self, key: tuple[str, str, int], extent: Extent) -> _Walk:
+        with self._using:
+            walk = self._walks.setdefault(key, _Walk(extent))
+            self._walks.move_to_end(key)
+            if len(self._walks) > _WALKS:
+                self._walks.popitem(last=False)
+        return walk
+
+    def _piece(
+        self, walk: _Walk, log_id: str, extent: Extent, slot: int, seen_s: float
+    ) -> memoryview:
+        """Return a piece, and know where the next one begins."""
+        begin = walk.starts[slot]
+        key = (log_id, extent.object, extent.position + begin)
+        with self._using:
+            found = self._find(key)
+        if found is not None:
+            return found
+        is_next = slot + 1 == len(walk.starts)
+        data = bytearray(walk.rest if is_next else b"")
+        end = min(begin + _ONE_RANGE_BYTES, extent.size) if is_next else walk.starts[slot + 1]
+        while True:
+            fetched = begin + len(data)
+            data += self._fetch(log_id, extent, extent.position + fetched, end - fetched, seen_s)
+            size, offset = _number(data, extent, walk.offsets[slot])
+            needed = begin + _size_at(data, 0)
+            if size or not end < needed <= extent.size:
+                break
+            end = needed  # not even one batch is whole
+        is_whole = begin + size == end if not is_next or end == extent.size else size > 0
+        if not is_whole or (end == extent.size and offset != extent.end_offset):
+            raise _other_batches(extent, self._name(log_id, extent), begin + size, offset)
+        if is_next:
+            walk.starts.append(begin + size)
+            walk.offsets.append(offset)
+            walk.rest = bytes(data[size:])
+        return self._keep(key, memoryview(data)[:size].toreadonly())
+
+    # What both do
+
+    def _fetch(
+        self, log_id: str, extent: Extent, position: int, size: int, seen_s: float
+    ) -> bytes | memoryview:
+        name = object_path(log_id, extent.object)
+        stored = self._objects.get_range(name, position, size)
+        if stored is None or is_void(self._objects, log_id, extent.object, seen_s):
+            raise gone_error(extent, self._name(log_id, extent))
+        return stored
+
+    def _name(self, log_id: str, extent: Extent) -> str:
+        return f"{self._place}/{object_path(log_id, extent.object)}"
+
+    def _find(self, key: tuple[str, str, int]) -> memoryview | None:
+        found = self._kept.get(key)
+        if found is not None:
+            self._kept.move_to_end(key)
+        return found
+
+    def _keep(self, key: tuple[str, str, int], numbered: memoryview) -> memoryview:
+        with self._using:
+            if self._kept.setdefault(key, numbered) is numbered:
+                self._kept_bytes += len(numbered)
+            while self._kept_bytes > _CACHE_BYTES and len(self._kept) > 1:
+                self._kept_bytes -= len(self._kept.popitem(last=False)[1])
+        return numbered
+
+
+def _are_near(first: Extent, last: Extent, following: Extent, most: int) -> bool:
+    """Whether one range may hold extents from the first one to the one after the last."""
+    end = last.position + last.size
+    size = following.position + following.size - first.position
+    return end <= following.position <= end + _GAP_BYTES and size <= most
+
+
+def joined(parts: list[bytes | memoryview]) -> bytes | memoryview:
+    """Return parts as one, without a copy where there is only one."""
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def gone_error(extent: Extent, name: str) -> DataLossError:
+    """Return the error that says that the object of an extent is gone."""
+    return DataLossError(
+        f"{name}, which holds offsets {extent.base_offset} to {extent.end_offset} of a partition, "
+        "is gone"
+    )
+
+
+def number_batches(stored: bytes | memoryview, extent: Extent, name: str) -> memoryview:
+    """Return the batches of an extent with their offsets, or those that they keep, and their epoch.
+
+    Raises:
+        CorruptRecordError: they are not as many records, or not whole batches.
+    """
+    data = bytearray(stored)
+    position, offset = _number(data, extent, extent.base_offset)
+    if (position, offset) != (len(data), extent.end_offset):
+        raise _other_batches(extent, name, position, offset)
+    return memoryview(data).toreadonly()
+
+
+def _number(data: bytearray, extent: Extent, offset: int) -> tuple[int, int]:
+    """Number the whole batches at the start of some bytes; return where they end, and the offset.
+
+    A batch that is not whole, or keeps a lower offset than it can have, ends them.
+    """
+    position = 0
+    epoch = extent.leader_epoch.to_bytes(4, "big")
+    while (size := _size_at(data, position)) >= HEADER_SIZE and position + size <= len(data):
+        if extent.has_offsets:
+            kept = int.from_bytes(data[position : position + 8], "big")
+            if kept < offset:
+                break
+            offset = kept
+        delta = int.from_bytes(data[position + 23 : position + 27], "big")
+        data[position : position + 8] = offset.to_bytes(8, "big")
+        data[position + 12 : position + 16] = epoch
+        position, offset = position + size, offset + delta + 1
+    return position, offset
+
+
+def _size_at(data: bytearray, position: int) -> int:
+    """Return the size in bytes that a batch says that it has; 0 where no header is."""
+    if position + HEADER_SIZE > len(data):
+        return 0
+    return OVERHEAD + int.from_bytes(data[position + 8 : position + 12], "big")
+
+
+def _other_batches(extent: Extent, name: str, position: int, offset: int) -> CorruptRecordError:
+    return CorruptRecordError(
+        f"{name}: the batches from byte {extent.position} on end at byte "
+        f"{extent.position + position} with offset {offset}, expected byte "
+        f"{extent.position + extent.size} and offset {extent.end_offset}",
+        path=name,
+        position=extent.position + position,
+        offset=offset,
+    )

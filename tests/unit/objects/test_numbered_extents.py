@@ -1,0 +1,143 @@
+"""Extents are numbered as they come: whole, or piece by piece in any order, and never otherwise."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kafkalog.checkpoints.bucket_state import Extent, object_path
+from kafkalog.errors import CorruptRecordError, DataLossError
+from kafkalog.files.objects import FolderObjects
+from kafkalog.files.system import system
+from kafkalog.streaming.objects import numbered_extents
+from kafkalog.streaming.objects.numbered_extents import NumberedExtents, number_batches
+from kafkalog.streaming.records.batch_layout import HEADER_SIZE, OVERHEAD
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+LOG = "a" * 32
+RANGE = 400
+"""Bytes of a piece, here."""
+
+batches = st.lists(
+    st.tuples(st.integers(HEADER_SIZE, 1500), st.integers(0, 5)), min_size=1, max_size=20
+)
+"""Sizes of batches in bytes, and their last offset deltas."""
+
+
+class CountedObjects(FolderObjects):
+    """Objects that note which ranges were asked for."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.ranges: list[tuple[int, int]] = []
+
+    def get_range(self, name: str, position: int, size: int) -> bytes | memoryview | None:
+        """Note it, and answer."""
+        self.ranges.append((position, size))
+        return super().get_range(name, position, size)
+
+
+@pytest.fixture(autouse=True)
+def _short_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(numbered_extents, "_ONE_RANGE_BYTES", RANGE)
+
+
+def batches_of(shapes: list[tuple[int, int]]) -> bytes:
+    """Return headers of batches with other bytes behind them."""
+    parts = []
+    for number, (size, delta) in enumerate(shapes):
+        data = bytearray([number % 251]) * size
+        data[8:12] = (size - OVERHEAD).to_bytes(4, "big")
+        data[23:27] = delta.to_bytes(4, "big")
+        parts.append(bytes(data))
+    return b"".join(parts)
+
+
+def extent_of(data: bytes, shapes: list[tuple[int, int]]) -> Extent:
+    """Return the extent of batches that begin at byte 7 of an object."""
+    return Extent("data/x", 7, len(data), 50, sum(delta + 1 for _, delta in shapes), 0, 3)
+
+
+def stored(folder: Path, data: bytes) -> tuple[CountedObjects, NumberedExtents]:
+    """Return a store that holds those bytes, and what reads them."""
+    objects = CountedObjects(folder)
+    objects.delete([object_path(LOG, "data/x")])
+    objects.put(object_path(LOG, "data/x"), b"before." + data + b"behind")
+    return objects, NumberedExtents(objects, "s3://bucket")
+
+
+@given(shapes=batches, cuts=st.lists(st.tuples(st.integers(0), st.integers(1)), max_size=12))
+def test_any_range_of_an_extent_has_the_bytes_of_the_whole(
+    shapes: list[tuple[int, int]],
+    cuts: list[tuple[int, int]],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    data = batches_of(shapes)
+    extent = extent_of(data, shapes)
+    whole = bytes(number_batches(data, extent, "x"))
+    _, extents = stored(tmp_path_factory.mktemp("any"), data)
+    for start, size in [(start % len(data), size % len(data) + 1) for start, size in cuts]:
+        end = min(start + size, len(data))
+        assert extents.read(LOG, extent, start, end, seen_s=0) == whole[start:end]
+        if size % 3 == 0:
+            extents._kept.clear()
+    assert extents.read(LOG, extent, 0, len(data), seen_s=0) == whole
+
+
+@given(shapes=batches)
+def test_an_extent_that_is_read_from_its_start_comes_once(
+    shapes: list[tuple[int, int]], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    data = batches_of(shapes)
+    extent = extent_of(data, shapes)
+    objects, extents = stored(tmp_path_factory.mktemp("once"), data)
+    for start in range(0, len(data), 100):
+        extents.read(LOG, extent, start, min(start + 100, len(data)), seen_s=0)
+    assert objects.ranges[0][0] == 7
+    ends = [position + size for position, size in objects.ranges]
+    assert [position for position, _ in objects.ranges[1:]] == ends[:-1]
+    assert ends[-1] == 7 + len(data)
+    assert max(size for _, size in objects.ranges) <= max(RANGE, *(size for size, _ in shapes))
+
+
+@given(shapes=batches, where=st.integers(0), how=st.sampled_from(["size", "delta", "records"]))
+def test_other_batches_than_the_log_says_are_corrupt(
+    shapes: list[tuple[int, int]],
+    where: int,
+    how: str,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    data = bytearray(batches_of(shapes))
+    extent = extent_of(data, shapes)
+    number = where % len(shapes)
+    at = sum(size for size, _ in shapes[:number])
+    if how == "size":
+        data[at + 8 : at + 12] = (where % (1 << 31)).to_bytes(4, "big")
+        if data == batches_of(shapes):
+            return
+    elif how == "delta":
+        data[at + 23 : at + 27] = (shapes[number][1] + 1).to_bytes(4, "big")
+    else:
+        extent = extent._replace(records=extent.records + 1)
+    _, extents = stored(tmp_path_factory.mktemp("other"), bytes(data))
+    with pytest.raises(
+        CorruptRecordError, match=r"s3://bucket/_kafkalog/.*: the batches from byte"
+    ):
+        extents.read(LOG, extent, 0, len(data), seen_s=0)
+
+
+def test_an_object_that_goes_amid_its_pieces_is_a_loss(tmp_path: Path) -> None:
+    shapes = [(100, 0)] * 20
+    data = batches_of(shapes)
+    extent = extent_of(data, shapes)
+    objects, extents = stored(tmp_path, data)
+    extents.read(LOG, extent, 0, 100, seen_s=system.time_ns() / 1e9)
+    objects.delete([object_path(LOG, "data/x")])
+    assert len(extents.read(LOG, extent, 0, RANGE, seen_s=0)) == RANGE
+    with pytest.raises(DataLossError, match="offsets 50 to 70 of a partition, is gone"):
+        extents.read(LOG, extent, 0, len(data), seen_s=0)
