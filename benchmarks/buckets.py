@@ -1,6 +1,7 @@
 """A log in a bucket beside Delta Lake's table in the same bucket: rows, commits, delay, requests.
 
-Both write the same rows by streaming queries and read them with `availableNow`. Commits a second
+Both write the same rows by streaming queries, compressed as on the rest of the page and as Delta
+does by itself, and read them with `availableNow`. Commits a second
 are those of 1, 2, 4 and 8 writers of ten rows at one topic, or one table. Delta's write in one JVM:
 its log store for S3 is safe for one driver only. What is appended is timed until another query has
 it, once both run; kafkalog's asks every 50 ms, Delta's as often as it can. Delta's table has the
@@ -30,6 +31,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import pyarrow as pa
 from benchmarks.report import BUCKETS, write_section
+from benchmarks.rows import Shape, make_rows
 from benchmarks.session import RECOMMENDED, scratch
 from rich.console import Console
 from tests.support.object_servers import BUCKET, S3_KEY
@@ -110,7 +112,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     Console().print(table)
     if asked.docs:
         text = " ".join(str(__doc__).partition("\n\n")[2].partition("\n\n")[0].split())
-        how = f"{asked.rows:,} rows of 100 bytes in {_FILES} files, two files a micro-batch."
+        how = (
+            f"{asked.rows:,} rows of 100 bytes of JSON in {_FILES} files, two files a micro-batch."
+        )
         write_section(asked.docs, BUCKETS, f"{text} {how}\n\n{table}\n")
     return 0
 
@@ -151,6 +155,7 @@ class _Kafkalog:
     def write(self, rows: DataFrame, name: str) -> DataStreamWriter:
         """Return what writes rows of a stream to a place of that name."""
         writer = rows.writeStream.format("kafkalog").options(**self._server.options)
+        writer = writer.option("compression.type", Shape().codec)
         return writer.options(path=f"{self._root}/{name}", topic="t", numPartitions="4")
 
     def read(self, name: str) -> DataFrame:
@@ -256,8 +261,8 @@ def _measure(
     contender: _Kafkalog | _Delta, asked: argparse.Namespace, requests: list[Request] | None
 ) -> Found:
     spark, files = contender.spark, contender.folder / "files"
-    made = spark.range(asked.rows, numPartitions=_FILES)
-    made.selectExpr("lpad(CAST(id AS STRING), 100, 'x') AS value").write.parquet(str(files))
+    made = make_rows(spark, Shape(asked.rows)).selectExpr("CAST(value AS STRING) AS value")
+    made.repartition(_FILES).write.parquet(str(files))
     rows = spark.readStream.schema("value STRING").option("maxFilesPerTrigger", 2)
     _timed(contender.write(rows.parquet(str(files)), "warm"), contender.folder / "warm")
     in_s = _timed(contender.write(rows.parquet(str(files)), "rows"), contender.folder / "in")

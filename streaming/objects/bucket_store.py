@@ -192,6 +192,14 @@ class _Carried(NamedTuple):
         )
 
 
+class _Part(NamedTuple):
+    """Bytes of an extent, from a position in it to one behind the last."""
+
+    extent: Extent
+    start: int
+    end: int
+
+
 class _Handle:
     """An open segment, or a small file."""
 
@@ -525,18 +533,16 @@ class BucketStore:
     def _fill(self, key: str, carried: _Carried, position: int, size: int) -> bytes | memoryview:
         """Return bytes of a segment by its carried extents; by the log where these do not do."""
         carried = self._carried.get(key, carried)
-        parts, end = [], min(position + size, carried.size)
+        wanted, end = [], min(position + size, carried.size)
         slot = bisect_right(carried.starts, position) - 1
         while position < end and 0 <= slot < len(carried.starts):
             start, extent = carried.starts[slot], carried.extents[slot]
             until = min(start + extent.size, end)
             if not start <= position < until:
                 break
-            within = (position - start, until - start)
-            parts.append(
-                self._batches_of(key, extent, carried.log_id, *within, seen_s=carried.seen_s)
-            )
+            wanted.append(_Part(extent, position - start, until - start))
             position, slot = until, slot + 1
+        parts = self._parts_of(key, carried.log_id, wanted, carried.seen_s)
         if position < end:
             self._look_if_due()
             found = self._shown.files.get(key)
@@ -551,16 +557,26 @@ class BucketStore:
     ) -> bytes | memoryview:
         """Return bytes of a segment; fewer at its end."""
         end = min(position + size, segment.size)
-        parts = []
+        wanted = []
         slot = bisect_right(segment.ends, position)
         while position < end:
             extent = segment.extents[slot]
             start = segment.ends[slot] - extent.size
             until = min(segment.ends[slot], end)
-            within = (position - start, until - start)
-            parts.append(self._batches_of(key, extent, segment.log_id, *within, seen_s=seen_s))
+            wanted.append(_Part(extent, position - start, until - start))
             position, slot = until, slot + 1
-        return joined(parts)
+        return joined(self._parts_of(key, segment.log_id, wanted, seen_s))
+
+    def _parts_of(
+        self, key: str, log_id: str, wanted: Sequence[_Part], seen_s: float
+    ) -> list[bytes | memoryview]:
+        """Return parts of extents; what another thread fetches already is waited for last."""
+        found: dict[int, bytes | memoryview] = {}
+        for slot in sorted(
+            range(len(wanted)), key=lambda n: self._extents.is_coming(log_id, wanted[n].extent)
+        ):
+            found[slot] = self._batches_of(key, log_id, wanted[slot], seen_s)
+        return [found[slot] for slot in range(len(wanted))]
 
     def _read_index(self, index: SealedIndex, position: int, size: int) -> bytes | memoryview:
         data = self.objects.get_range(index.path, position, min(size, index.size - position))
@@ -568,15 +584,14 @@ class BucketStore:
             raise FileNotFoundError(f"{self._place}/{index.path}: there is no such object")
         return data
 
-    def _batches_of(
-        self, key: str, extent: Extent, log_id: str, start: int, end: int, *, seen_s: float
-    ) -> bytes | memoryview:
+    def _batches_of(self, key: str, log_id: str, part: _Part, seen_s: float) -> bytes | memoryview:
         """Return bytes of an extent; a sealed segment has its offsets already.
 
         Raises:
             ObjectReplacedError: the object is gone, and the log does not name it any more.
             DataLossError: it is gone, and the log names it.
         """
+        extent, start, end = part
         try:
             if extent.sealed is None:
                 return self._extents.read(log_id, extent, start, end, seen_s=seen_s)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from kafkalog.checkpoints.bucket_state import object_path
 from kafkalog.errors import CorruptRecordError, DataLossError
@@ -18,10 +18,14 @@ from kafkalog.streaming.objects.bucket_log import is_void
 from kafkalog.streaming.records.batch_layout import HEADER_SIZE, OVERHEAD
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
+    from threading import Lock
 
     from kafkalog.checkpoints.bucket_state import Extent
     from kafkalog.files.objects import Objects
+
+_K = TypeVar("_K")
+_T = TypeVar("_T")
 
 __all__ = ["NumberedExtents", "gone_error", "joined", "number_batches"]
 
@@ -30,8 +34,8 @@ _ONE_RANGE_BYTES: Final = 8 << 20
 _GAP_BYTES: Final = 64 << 10
 """Bytes that nobody wants between two extents that are fetched together."""
 _WANTED_EXTENTS: Final = 1 << 19
-_WALKS: Final = 256
-"""Large extents of which it is kept where their pieces begin."""
+_RECENT: Final = 256
+"""Large extents of which it is kept where their pieces begin, and objects that are locked."""
 
 
 class _Walk:
@@ -66,6 +70,8 @@ class NumberedExtents:
         """Numbered batches by log, object and position there."""
         self._kept_bytes = 0
         self._walks: OrderedDict[tuple[str, str, int], _Walk] = OrderedDict()
+        self._fetching: OrderedDict[tuple[str, str], Lock] = OrderedDict()
+        """Held while extents of an object come, so that none comes twice."""
 
     def want(self, log_id: str, extents: Iterable[Extent]) -> None:
         """Take note of extents that are read soon: they come together where they lie together."""
@@ -95,7 +101,9 @@ class NumberedExtents:
         """
         if extent.size <= _ONE_RANGE_BYTES:
             return self._whole(log_id, extent, seen_s)[start:end]
-        walk = self._walk_of((log_id, extent.object, extent.position), extent)
+        key = (log_id, extent.object, extent.position)
+        with self._using:
+            walk = _recent(self._walks, key, lambda: _Walk(extent))
         parts: list[bytes | memoryview] = []
         with walk.using:
             slot = bisect_right(walk.starts, start) - 1
@@ -106,9 +114,23 @@ class NumberedExtents:
                 start, slot = start + len(parts[-1]), slot + 1
         return joined(parts)
 
+    def is_coming(self, log_id: str, extent: Extent) -> bool:
+        """Whether a thread fetches something of the object of an extent just now."""
+        fetching = self._fetching.get((log_id, extent.object))
+        return fetching is not None and fetching.locked()
+
     # An extent in one range, with what lies beside it
 
     def _whole(self, log_id: str, extent: Extent, seen_s: float) -> memoryview:
+        with self._using:
+            found = self._find((log_id, extent.object, extent.position))
+            if found is not None:
+                return found
+            fetching = _recent(self._fetching, (log_id, extent.object), system.lock)
+        with fetching:
+            return self._fetched_together(log_id, extent, seen_s)
+
+    def _fetched_together(self, log_id: str, extent: Extent, seen_s: float) -> memoryview:
         with self._using:
             found = self._find((log_id, extent.object, extent.position))
             if found is not None:
@@ -157,14 +179,6 @@ class NumberedExtents:
         return run[first : last + 1]
 
     # An extent piece by piece
-
-    def _walk_of(self, key: tuple[str, str, int], extent: Extent) -> _Walk:
-        with self._using:
-            walk = self._walks.setdefault(key, _Walk(extent))
-            self._walks.move_to_end(key)
-            if len(self._walks) > _WALKS:
-                self._walks.popitem(last=False)
-        return walk
 
     def _piece(
         self, walk: _Walk, log_id: str, extent: Extent, slot: int, seen_s: float
@@ -223,6 +237,16 @@ class NumberedExtents:
             while self._kept_bytes > _CACHE_BYTES and len(self._kept) > 1:
                 self._kept_bytes -= len(self._kept.popitem(last=False)[1])
         return numbered
+
+
+def _recent(things: OrderedDict[_K, _T], key: _K, make: Callable[[], _T]) -> _T:
+    """Return a thing of those that were used last, or a new one."""
+    if key not in things:
+        things[key] = make()
+        if len(things) > _RECENT:
+            things.popitem(last=False)
+    things.move_to_end(key)
+    return things[key]
 
 
 def _are_near(first: Extent, last: Extent, following: Extent, most: int) -> bool:

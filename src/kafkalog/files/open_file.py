@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
@@ -220,6 +220,8 @@ _WHOLE_BYTES: Final = 256 << 10
 _FIRST_BYTES: Final = 16 << 10
 _LARGEST_BYTES: Final = 4 << 20
 _KEPT_BYTES: Final = 12 << 20
+_AHEAD_PIECES: Final = 2
+"""So one is on its way while the other waits for who reads."""
 _SMALL_BYTES: Final = 32 << 10
 _KEPT_SMALL: Final = 16
 _KEPT_FILES: Final = 64
@@ -299,7 +301,7 @@ class RemoteFile:
         self._is_one_object = getattr(self._handle, "is_one_object", True)
         """Else what lies beside something comes from elsewhere: what is wanted is asked for."""
         self._pieces: list[_Piece] = []
-        self._ahead: _Ahead | None = None
+        self._ahead: deque[_Ahead] = deque()
         self._next_bytes = _FIRST_BYTES
         self._last_end = 0
         self._planned = range(0)
@@ -332,9 +334,8 @@ class RemoteFile:
 
     def close(self) -> None:
         """Forget most of what was fetched; closing twice does no harm."""
-        if self._ahead is not None:
-            self._ahead.coming.cancel()
-            self._ahead = None
+        while self._ahead:
+            self._ahead.pop().coming.cancel()
         self._planned = range(0)
         small = [p for p in self._pieces if len(p.data) <= _SMALL_BYTES or len(p.data) == self.size]
         self._pieces = small[-_KEPT_SMALL:]
@@ -343,15 +344,17 @@ class RemoteFile:
         for piece in self._pieces:
             if piece.position <= position < piece.end:
                 return piece
-        ahead, self._ahead = self._ahead, None
-        if ahead is not None and ahead.position <= position < ahead.end:
+        while self._ahead and not self._ahead[0].position <= position < self._ahead[0].end:
+            self._ahead.popleft().coming.cancel()
+        if self._ahead:
+            ahead = self._ahead.popleft()
             piece = _Piece(ahead.position, ahead.coming.result())
         else:
             start, end = self._range(position, wanted)
             piece = _Piece(start, self._fetch(start, end))
         self._keep(piece)
         self._last_end = piece.end
-        self._fetch_ahead(piece.end)
+        self._fetch_ahead()
         return piece
 
     def _keep(self, piece: _Piece) -> None:
@@ -377,11 +380,14 @@ class RemoteFile:
         self._next_bytes = min(2 * length, _LARGEST_BYTES)
         return length
 
-    def _fetch_ahead(self, position: int) -> None:
-        if position in self._planned:  # and not before it, where somebody searches
+    def _fetch_ahead(self) -> None:
+        position = self._ahead[-1].end if self._ahead else self._last_end
+        while len(self._ahead) < _AHEAD_PIECES and position in self._planned:
+            # and not before it, where somebody searches
             end = min(position + max(self._take_length(), 1 << 20), self._planned.stop)
             coming = remembered(_Threads).pool.submit(self._fetch, position, end)
-            self._ahead = _Ahead(position, end, coming)
+            self._ahead.append(_Ahead(position, end, coming))
+            position = end
 
     def _fetch(self, position: int, end: int) -> Bytes:
         data = self._store.fetch(self._handle, self._key, position, end - position)
