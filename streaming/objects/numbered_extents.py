@@ -115,9 +115,11 @@ class NumberedExtents:
         return joined(parts)
 
     def is_coming(self, log_id: str, extent: Extent) -> bool:
-        """Whether a thread fetches something of the object of an extent just now."""
+        """Whether a thread fetches it just now, or something that lies beside it."""
         fetching = self._fetching.get((log_id, extent.object))
-        return fetching is not None and fetching.locked()
+        walk = self._walks.get((log_id, extent.object, extent.position))
+        held = (fetching, None if walk is None else walk.using)
+        return any(lock is not None and lock.locked() for lock in held)
 
     # An extent in one range, with what lies beside it
 

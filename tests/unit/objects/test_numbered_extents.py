@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import random
+from concurrent.futures import ThreadPoolExecutor
+from queue import Queue
+from threading import Event, Lock
+from time import sleep
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import kafkalog
 from kafkalog.checkpoints.bucket_state import Extent, object_path
 from kafkalog.errors import CorruptRecordError, DataLossError
+from kafkalog.files import open_file
 from kafkalog.files.objects import FolderObjects
 from kafkalog.files.system import system
+from kafkalog.streaming.commit.staging import in_objects
 from kafkalog.streaming.objects import numbered_extents
 from kafkalog.streaming.objects.numbered_extents import NumberedExtents, number_batches
 from kafkalog.streaming.records.batch_layout import HEADER_SIZE, OVERHEAD
@@ -19,7 +28,10 @@ from kafkalog.streaming.records.batch_layout import HEADER_SIZE, OVERHEAD
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from kafkalog.streaming.objects.bucket_store import BucketRoot
+
 LOG = "a" * 32
+SEGMENT = "log/t-0/00000000000000000000.log"
 RANGE = 400
 """Bytes of a piece, here."""
 
@@ -141,3 +153,65 @@ def test_an_object_that_goes_amid_its_pieces_is_a_loss(tmp_path: Path) -> None:
     assert len(extents.read(LOG, extent, 0, RANGE, seen_s=0)) == RANGE
     with pytest.raises(DataLossError, match="offsets 50 to 70 of a partition, is gone"):
         extents.read(LOG, extent, 0, len(data), seen_s=0)
+
+
+def test_two_objects_of_a_segment_come_at_once_and_each_once(
+    objects: FolderObjects, root: BucketRoot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(numbered_extents, "_ONE_RANGE_BYTES", 8 << 20)
+    monkeypatch.setattr(open_file, "_FIRST_BYTES", 4 << 20)  # as after the first few pieces
+    rows = pa.table({"value": [random.Random(7).randbytes(100_000)] * 26})
+    for _ in range(6):  # 2.6 MB each: pieces of 4 MiB begin and end within them
+        kafkalog.append(str(root), "t", rows)
+    asked: list[str] = []
+    coming, most, counting = 0, 0, Lock()
+    get_range = objects.get_range
+
+    def counted(name: str, position: int, size: int) -> bytes | memoryview | None:
+        nonlocal coming, most
+        asked.append(name)
+        with counting:
+            coming += 1
+            most = max(most, coming)
+        sleep(0.05)
+        with counting:
+            coming -= 1
+        return get_range(name, position, size)
+
+    monkeypatch.setattr(objects, "get_range", counted)
+    assert kafkalog.read(str(root), "t").read_all().num_rows == 156
+    assert most == 2
+    assert len(asked) == len(set(asked)) == 6
+
+
+@pytest.mark.parametrize("range_bytes", [RANGE, 8 << 20])
+def test_what_another_thread_fetches_is_waited_for_last_and_comes_once(
+    objects: FolderObjects, root: BucketRoot, monkeypatch: pytest.MonkeyPatch, range_bytes: int
+) -> None:
+    monkeypatch.setattr(numbered_extents, "_ONE_RANGE_BYTES", range_bytes)
+    monkeypatch.setattr(in_objects, "MAX_INLINE_BYTES", 10)
+    for _ in range(2):
+        kafkalog.append(str(root), "t", pa.table({"value": [b"x" * 1000]}))
+    store = root.open_store()
+    handle, status = store.open(SEGMENT)
+    first = status.st_size // 2
+    is_asked, may_come = Event(), Event()
+    asked: Queue[str] = Queue()
+    get_range = objects.get_range
+
+    def blocked(name: str, position: int, size: int) -> bytes | memoryview | None:
+        is_first = not is_asked.is_set()
+        asked.put(name)
+        is_asked.set()
+        assert not is_first or may_come.wait(60)
+        return get_range(name, position, size)
+
+    monkeypatch.setattr(objects, "get_range", blocked)
+    with ThreadPoolExecutor(2) as pool:
+        one = pool.submit(store.fetch, handle, SEGMENT, 0, first)
+        assert is_asked.wait(60)
+        both = pool.submit(store.fetch, handle, SEGMENT, 0, 2 * first)
+        assert len({asked.get(timeout=60), asked.get(timeout=60)}) == 2
+        may_come.set()
+        assert bytes(both.result())[:first] == one.result()
+    assert asked.qsize() == (2 if range_bytes == RANGE else 0)  # the rest of their batches
