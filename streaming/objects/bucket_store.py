@@ -8,10 +8,12 @@ the other; they get their offsets and leader epochs when they are fetched.
 from __future__ import annotations
 
 import functools
+import os
 import threading
 from bisect import bisect_left, bisect_right
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, NamedTuple
+from weakref import WeakValueDictionary
 
 from kafkalog.checkpoints.bucket_state import object_path
 from kafkalog.errors import DataLossError, LogDirectoryError, OptionError
@@ -238,6 +240,14 @@ class BucketStore:
         self._carried: dict[str, _Carried] = {}
         self._carried_metadata: dict[str, bytes] = {}
         self._extents = NumberedExtents(objects, str(place))
+        _OPEN[id(self)] = self
+
+    def begin_in_child(self) -> None:
+        """Begin anew after a fork: who held a lock is not there, nor is what it was about to do."""
+        if self._using.locked():
+            self._log = None
+        self._using, self._lent_to = system.lock(), 0
+        self._extents = NumberedExtents(self.objects, str(self._place))
 
     def __reduce__(self) -> tuple[Callable[[RemoteRoot], BucketStore], tuple[RemoteRoot]]:
         return _store_of, (self._place,)
@@ -628,6 +638,18 @@ class BucketStore:
         if state is None or state.log_id != log_id:
             return True
         return any(each.object == extent.object for some in state.extents.values() for each in some)
+
+
+_OPEN: Final[WeakValueDictionary[int, BucketStore]] = WeakValueDictionary()
+"""The stores of this process, for its forked children."""
+
+
+def _begin_in_child() -> None:
+    for each in list(_OPEN.values()):
+        each.begin_in_child()
+
+
+os.register_at_fork(after_in_child=_begin_in_child)
 
 
 def _without_entries(extent: Extent) -> Extent:

