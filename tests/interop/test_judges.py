@@ -126,16 +126,13 @@ def test_a_broker_serves_the_directory_of_another(logdir: Path, tmp_path: Path) 
 
 @pytest.mark.nightly
 def test_a_broker_and_its_tool_take_odd_logs_for_what_we_do(tmp_path: Path) -> None:
-    """The tool stops at counts that are wrong, but 0; what we read a broker serves as it is."""
+    """The tool sees counts that are wrong; what we read a broker serves as it is."""
     for name, odd in ODD_LOGS.items():
         segment = odd.write(
             tmp_path / "logs" / ("refused" if odd.is_refused else "served"), topic_of(name)
         )
         findings = dump_log_segments([segment]).findings
-        assert bool(findings) == name.startswith(("count a", "count b", "count n")), (
-            name,
-            findings,
-        )
+        assert bool(findings) == name.startswith("count"), (name, findings)
     served = {name: odd for name, odd in ODD_LOGS.items() if not odd.is_refused}
     topics = [Topic(topic_of(name)) for name in served]
     with serve(tmp_path / "broker", [tmp_path / "logs" / "served"], topics) as broker:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 import confluent_kafka
 import pytest
 from tests.support.aiven_plugin import class_path
-from tests.support.jars import KAFKA_TIERS
+from tests.support.jars import KAFKA_TIERS, KAFKA_VERSION
 from tests.support.kafka import Broker, Topic, serve
 from tests.support.tiers import Keys
 
@@ -49,6 +49,8 @@ PLUGINS: Final = ("kafka", *(("aiven", "aiven-zstd", "aiven-encrypted") if AIVEN
 
 
 def of_kafka(home: Path) -> dict[str, str]:
+    if KAFKA_VERSION == "4.4.0":
+        pytest.skip("the jar with LocalTieredStorage was not published with this release")
     (jar,) = fetch(KAFKA_TIERS)
     return {
         "remote.log.storage.manager.class.name": (
@@ -226,7 +228,7 @@ def test_a_topic_that_was_compacted_before_it_was_tiered_has_holes_and_no_losses
     until(lambda: tiers.first_here("holes") > 0)
     read = of_client(tiers, "holes")
     assert len(read) < 5124
-    assert places(tiers.read("holes")) == read
+    until(lambda: places(tiers.read("holes")) == read)  # the broker notes every 5 s how far
     tail = kafkalog.tail(tiers.log, "holes", idle_timeout=5, options=tiers.options())
     tailed = [places(batch) for batch in tail]
     assert sorted(place for some in tailed for place in some) == read
