@@ -28,7 +28,11 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 _PIECE_BYTES: Final = 1 << 20
-_SERVE: Final = "from kafkalog.files.forked_objects import serve; serve()"
+_SERVE: Final = """
+from kafkalog.files.forked_objects import serve
+from kafkalog.files.objects import open_objects
+serve(open_objects)
+"""
 
 
 class _Client:
@@ -131,14 +135,12 @@ class _Helper:
         self._process.kill()
 
 
-def serve() -> None:
+def serve(open_objects: Callable[[RemoteRoot], object]) -> None:
     """Answer what :class:`_Helper` asks on standard input, until it ends."""
-    from kafkalog.files.objects import open_objects  # noqa: PLC0415 - which imports this module
-
     asked = sys.stdin.buffer
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a library prints is no answer
-    objects = open_objects(pickle.load(asked))  # noqa: S301 - ours
+    objects: Any = open_objects(pickle.load(asked))  # noqa: S301 - ours
     while True:
         try:
             name, args, kwargs = pickle.load(asked)  # noqa: S301 - ours
