@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 from functools import partial, wraps
-from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, cast
 
 from kafkalog.errors import LogDirectoryError
 from kafkalog.files.system import forgotten_when_forked, remembered, system
@@ -42,21 +42,40 @@ class _Client:
         self.process_id = system.process_id()
 
 
-def asked_where_threads_are(method: Callable[_P, _T]) -> Callable[_P, _T]:
+def asked_where_threads_are(
+    *, if_lost: object = None
+) -> Callable[[Callable[_P, _T]], Callable[_P, _T]]:
     """Let a method of a store be called in a process of its own, if this one was forked too late.
 
     The store has its place as ``place``.
+
+    Args:
+        if_lost: what is returned if that process ends before it answers; without it an error is
+            raised.
     """
 
-    @wraps(method)
-    def call(*args: _P.args, **kwargs: _P.kwargs) -> _T:
-        if remembered(_Client).process_id == system.process_id():
-            return method(*args, **kwargs)
-        store: Any = args[0]
-        found: _T = remembered(_Helpers).of(store.place).call(method.__name__, args[1:], kwargs)
-        return found
+    def decorate(method: Callable[_P, _T]) -> Callable[_P, _T]:
+        @wraps(method)
+        def call(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+            if remembered(_Client).process_id == system.process_id():
+                return method(*args, **kwargs)
+            store: Any = args[0]
+            helper = remembered(_Helpers).of(store.place)
+            try:
+                found: _T = helper.call(method.__name__, args[1:], kwargs)
+            except _LostError:
+                if if_lost is None:
+                    raise
+                return cast("_T", if_lost)
+            return found
 
-    return call
+        return call
+
+    return decorate
+
+
+class _LostError(LogDirectoryError):
+    """The process that was asked has not answered."""
 
 
 @forgotten_when_forked
@@ -107,7 +126,7 @@ class _Helper:
                 has_returned, answer = pickle.load(self._process.stdout)  # noqa: S301 - ours
             except (OSError, EOFError) as error:
                 self._end()
-                raise LogDirectoryError(
+                raise _LostError(
                     f"{self._place}: {name} {args[0]!r}: the process that asks the store for this "
                     f"one, {system.process_id()}, which was forked, has ended: try again"
                 ) from error

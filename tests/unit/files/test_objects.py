@@ -339,6 +339,9 @@ if not child:
     except LogDirectoryError as error:
         assert "has ended: try again" in str(error), error
     assert objects.get("d/a") == b"0123456789"
+    (helper,) = remembered(_Helpers)._started.values()
+    helper._process.kill()
+    assert objects.create("d/e", b"e") is Creation.UNKNOWN
     grandchild = os.fork()
     if not grandchild:
         assert objects.get("d/b") == b"b" * 100
