@@ -9,7 +9,9 @@
 ``bucket_files``
     the folders and files that follow from the state of a log.
 ``bucket_store``
-    show them to readers, and read the batches that they stand for.
+    show them to readers.
+``numbered_extents``
+    read the batches that they stand for, and give them their offsets.
 
 What the objects hold is in :mod:`kafkalog.checkpoints.bucket_state`; what the store is asked, in
 :mod:`kafkalog.files.objects`.

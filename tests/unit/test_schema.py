@@ -4,7 +4,6 @@ import pickle
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -18,6 +17,7 @@ from pyspark.sql.types import (
 
 from kafkalog.errors import OptionError
 from kafkalog.streaming.source.schema import RowSchema, source_schema
+from kafkalog.streaming.spark.versions import arrow_type
 
 HEADER = StructType().add("key", "string").add("value", "binary")
 
@@ -35,7 +35,7 @@ def test_the_schema_is_that_of_sparks_kafka_source() -> None:
 @pytest.mark.parametrize("include_headers", [False, True])
 def test_the_arrow_schema_is_what_spark_compares_with(include_headers: bool) -> None:
     schema = source_schema(include_headers=include_headers)
-    expected = to_arrow_schema(schema, timezone="UTC")
+    expected = pa.schema(list(arrow_type(schema)))
     assert expected.equals(RowSchema.of(schema).to_arrow())
 
 
@@ -49,7 +49,7 @@ def test_a_user_schema_selects_columns_in_any_order_and_case() -> None:
     rows = RowSchema.of(schema)
     assert rows.columns == ("value", "offset", "key")
     assert rows.strings == {"value"}
-    assert rows.to_arrow().equals(to_arrow_schema(schema, timezone="UTC"))
+    assert rows.to_arrow().equals(pa.schema(list(arrow_type(schema))))
     assert rows.to_arrow() == pa.schema(
         [
             pa.field("VALUE", pa.string()),
@@ -63,7 +63,7 @@ def test_a_timestamp_may_be_read_as_ms() -> None:
     schema = StructType().add("timestamp", "long").add("key", "binary")
     rows = RowSchema.of(schema)
     assert rows.has_ms
-    assert rows.to_arrow().equals(to_arrow_schema(schema, timezone="UTC"))
+    assert rows.to_arrow().equals(pa.schema(list(arrow_type(schema))))
     assert not RowSchema.of(source_schema(include_headers=True)).has_ms
 
 

@@ -6,8 +6,8 @@
     replace small files.
 ``paths``, ``storage``, ``remote_path``, ``remote_store``
     from texts to paths, local or in an object store.
-``objects``
-    the calls that a log in an object store is made of.
+``objects``, ``forked_objects``
+    the calls that a log in an object store is made of, also after a fork.
 ``watch``, ``timeouts``, ``parallel``, ``deferred_signals``, ``closing``
     values derived from files; calls that may not return; threads; interrupts.
 ``system``

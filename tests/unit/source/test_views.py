@@ -8,8 +8,8 @@ import re
 import struct
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 from tests.support import cluster_records, remote_records
 from tests.support.coordinator_corpus import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
@@ -26,6 +26,7 @@ from kafkalog.streaming.source.planner import LogSplit, plan_splits
 from kafkalog.streaming.source.reading import read_split
 from kafkalog.streaming.source.schema import view_schema
 from kafkalog.streaming.spark.datasource import KafkaLogDataSource
+from kafkalog.streaming.spark.versions import arrow_type
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -54,7 +55,7 @@ def splits(log: Path, *ranges: OffsetRange, **given: str) -> list[LogSplit]:
 
 
 def read(log: Path, *ranges: OffsetRange, **given: str) -> list[dict[str, Any]]:
-    schema = to_arrow_schema(view_schema(options(**given)), timezone="UTC")
+    schema = pa.schema(list(arrow_type(view_schema(options(**given)))))
     rows = []
     for split in splits(log, *ranges, **given):
         for batch in read_split(split, options(**given), None):
