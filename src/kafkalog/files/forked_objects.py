@@ -60,9 +60,8 @@ def asked_where_threads_are(
             if remembered(_Client).process_id == system.process_id():
                 return method(*args, **kwargs)
             store: Any = args[0]
-            helper = remembered(_Helpers).of(store.place)
             try:
-                found: _T = helper.call(method.__name__, args[1:], kwargs)
+                found: _T = remembered(_Helper).call(store.place, method.__name__, args[1:], kwargs)
             except _LostError:
                 if if_lost is None:
                     raise
@@ -79,56 +78,31 @@ class _LostError(LogDirectoryError):
 
 
 @forgotten_when_forked
-class _Helpers:
-    """The processes that ask for this one, by place."""
-
-    def __init__(self) -> None:
-        self._started: dict[object, _Helper] = {}
-
-    def of(self, place: RemoteRoot) -> _Helper:
-        """Return the one that asks a store; it is started when it is first needed."""
-        key = (str(place), place.options, place.full_uri)
-        found = self._started.get(key)
-        if found is None or found.has_ended:
-            found = self._started[key] = _Helper(place)
-        return found
-
-
 class _Helper:
-    """A process that asks a store, one request after the other; it ends with this process.
+    """A process that asks stores for this one, a request after the other; it ends with this one.
 
-    Both ways: pickles, one after the other. First the place; then a method with its arguments, and
-    whether it returned, with what it returned or raised.
+    Both ways go pickles: the place, a method and its arguments; then whether it returned, and what
+    it returned or raised.
     """
 
-    def __init__(self, place: RemoteRoot) -> None:
-        self._place = place
+    def __init__(self) -> None:
         self._using = system.lock()
-        self.has_ended = False
-        path = os.pathsep.join(entry for entry in sys.path if entry)
-        self._process = subprocess.Popen(  # a session of its own: Ctrl-C is for who is asked for
-            [sys.executable, "-c", _SERVE],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": path},
-            start_new_session=True,
-        )
-        self._send(place)
+        self._process: subprocess.Popen[bytes] | None = None
 
-    def call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
-        """Call a method of the store there; return what it returns, or raise what it raises."""
+    def call(
+        self, place: RemoteRoot, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:  # noqa: ANN401
+        """Call a method of a store there; return what it returns, or raise what it raises."""
         if name == "put_pieces":
-            return self._put_pieces(*args)
+            return self._put_pieces(place, *args)
         with self._using:
             try:
-                self._send((name, args, kwargs))
-                assert self._process.stdout is not None  # noqa: S101 - it is a pipe
-                has_returned, answer = pickle.load(self._process.stdout)  # noqa: S301 - ours
+                has_returned, answer = self._ask((place, name, args, kwargs))
             except (OSError, EOFError) as error:
                 self._end()
                 raise _LostError(
-                    f"{self._place}: {name} {args[0]!r}: the process that asks the store for this "
-                    f"one, {system.process_id()}, which was forked, has ended: try again"
+                    f"{place}: {name} {args[0]!r}: the process that asks the store for this one, "
+                    f"{system.process_id()}, which was forked, has ended: try again"
                 ) from error
             except BaseException:  # what comes next would be the answer to this
                 self._end()
@@ -137,21 +111,41 @@ class _Helper:
             return answer
         raise answer
 
-    def _put_pieces(self, name: str, pieces: Callable[[], Iterable[bytes]]) -> None:
+    def _ask(self, question: object) -> tuple[bool, Any]:
+        if self._process is None:
+            self._process = _start()
+        assert self._process.stdin is not None  # noqa: S101 - both are pipes
+        assert self._process.stdout is not None  # noqa: S101
+        pickle.dump(question, self._process.stdin)
+        self._process.stdin.flush()
+        answer: tuple[bool, Any] = pickle.load(self._process.stdout)  # noqa: S301 - ours
+        return answer
+
+    def _put_pieces(
+        self, place: RemoteRoot, name: str, pieces: Callable[[], Iterable[bytes]]
+    ) -> None:
         with tempfile.NamedTemporaryFile(prefix="kafkalog-") as file:
             for piece in pieces():
                 file.write(piece)
             file.flush()
-            self.call("put_pieces_of", (name, file.name), {})
-
-    def _send(self, message: object) -> None:
-        assert self._process.stdin is not None  # noqa: S101 - it is a pipe
-        pickle.dump(message, self._process.stdin)
-        self._process.stdin.flush()
+            self.call(place, "put_pieces_of", (name, file.name), {})
 
     def _end(self) -> None:
-        self.has_ended = True
-        self._process.kill()
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+        self._process = None
+
+
+def _start() -> subprocess.Popen[bytes]:
+    path = os.pathsep.join(entry for entry in sys.path if entry)
+    return subprocess.Popen(
+        [sys.executable, "-c", _SERVE],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": path},
+        start_new_session=True,  # Ctrl-C is for who is asked for
+    )
 
 
 def serve(open_objects: Callable[[RemoteRoot], object]) -> None:
@@ -159,17 +153,16 @@ def serve(open_objects: Callable[[RemoteRoot], object]) -> None:
     asked = sys.stdin.buffer
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a library prints is no answer
-    objects: Any = open_objects(pickle.load(asked))  # noqa: S301 - ours
     while True:
         try:
-            name, args, kwargs = pickle.load(asked)  # noqa: S301 - ours
+            place, name, args, kwargs = pickle.load(asked)  # noqa: S301 - ours
         except EOFError:
             return
         answer: tuple[bool, object]
         try:
             if name == "put_pieces_of":
                 name, args = "put_pieces", (args[0], partial(_pieces_of, args[1]))
-            found = getattr(objects, name)(*args, **kwargs)
+            found = getattr(open_objects(place), name)(*args, **kwargs)
             answer = True, bytes(found) if isinstance(found, memoryview) else found
         except Exception as error:  # noqa: BLE001 - it is raised where it was asked for
             answer = False, error

@@ -311,7 +311,7 @@ def test_each_request_says_that_no_cache_may_answer(server: ObjectStore) -> None
 FORKED = """
 import base64, os, pickle, sys
 from kafkalog.errors import LogDirectoryError
-from kafkalog.files.forked_objects import _Helpers
+from kafkalog.files.forked_objects import _Helper
 from kafkalog.files.objects import Creation, open_objects
 from kafkalog.files.system import remembered
 
@@ -332,15 +332,13 @@ if not child:
         objects.get_range("d/a", 8, 4)
     except LogDirectoryError as error:
         assert "bytes 8 to 12 cannot be read" in str(error), error
-    (helper,) = remembered(_Helpers)._started.values()
-    helper._process.kill()
+    remembered(_Helper)._process.kill()
     try:
         objects.get("d/a")
     except LogDirectoryError as error:
         assert "has ended: try again" in str(error), error
     assert objects.get("d/a") == b"0123456789"
-    (helper,) = remembered(_Helpers)._started.values()
-    helper._process.kill()
+    remembered(_Helper)._process.kill()
     assert objects.create("d/e", b"e") is Creation.UNKNOWN
     grandchild = os.fork()
     if not grandchild:
