@@ -17,6 +17,7 @@ Source: Kafka ``MetadataRecordSerde``, ``TopicRecord.json`` and its like,
 
 from __future__ import annotations
 
+import logging
 import re
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -34,6 +35,7 @@ from kafkalog.streaming.coordinator.message_schema import (
     int16,
     int32,
     int64,
+    nullable_array_of,
     nullable_string,
     string,
     struct_of,
@@ -70,6 +72,7 @@ __all__ = [
     "replay_metadata",
 ]
 
+_LOG: Final = logging.getLogger("kafkalog.source")
 _PARTITION: Final = TopicPartition(CLUSTER_METADATA_TOPIC, 0)
 _FOLDER: Final = f"{CLUSTER_METADATA_TOPIC}-0"
 _SNAPSHOT: Final = re.compile(r"(\d{20})-(\d{10})\.checkpoint")
@@ -121,7 +124,8 @@ RECORD_SCHEMAS: Final = {
         Field("fenced", int8),
         Field("inControlledShutdown", int8, since=1),
         Field("logDirs", array_of(uuid), tag=0),
-        last_version=3,
+        Field("cordonedLogDirs", nullable_array_of(uuid), tag=1),
+        last_version=4,
     ),
     UNREGISTER_BROKER: Schema("UnregisterBrokerRecord", _NODE_AT_EPOCH, first_flexible=0),
     TOPIC: _record("Topic", Field("name", string), Field("topicId", uuid)),
@@ -173,7 +177,8 @@ RECORD_SCHEMAS: Final = {
         Field("fenced", int8, tag=0),
         Field("inControlledShutdown", int8, tag=1),
         Field("logDirs", array_of(uuid), tag=2),
-        last_version=2,
+        Field("cordonedLogDirs", nullable_array_of(uuid), tag=3),
+        last_version=3,
     ),
     _NO_OP: _record("NoOp"),
     _BEGIN: _record("BeginTransaction"),
@@ -240,7 +245,8 @@ class Replay:
         """Take the next record's value.
 
         Raises:
-            UnsupportedFormatError: a record that counts, in a version that is not known.
+            UnsupportedFormatError: a record that counts, in a version that is not known. What is
+                told of a broker counts for its epoch alone: that is then not known, with a warning.
             CorruptRecordError: it is no such record.
         """
         record = MetadataRecord.of(value)
@@ -252,7 +258,13 @@ class Replay:
                 self._apply(*each)
             self._pending = None
         elif kind in self.kinds:
-            fields = record.fields()
+            try:
+                fields = record.fields()
+            except UnsupportedFormatError as error:
+                if kind != REGISTER_BROKER:
+                    raise
+                _LOG.warning("the epoch of a broker is not known: %s", error)
+                return
             if self._pending is None:
                 self._apply(kind, fields)
             else:

@@ -71,12 +71,13 @@ def change(topic_id: str, number: int, **tagged: bytes) -> bytes:
     return head + bytes([len(tagged)]) + fields
 
 
-def registered(broker: int, epoch: int, *, version: int = 3) -> bytes:
-    """Return the record of a broker's registration."""
+def registered(broker: int, epoch: int, *, version: int = 4) -> bytes:
+    """Return the record of a broker's registration; from version 4 on a directory is cordoned."""
     migrating = b"\0" if version >= 2 else b""
     body = struct.pack(">i", broker) + migrating + bytes(16) + struct.pack(">q", epoch)
     shutting_down = b"\0" if version >= 1 else b""
-    return b"\x01\x00" + bytes([version]) + body + b"\x01\x01\0\0" + shutting_down + b"\0"
+    tagged = b"\x01\x01\x11\x02" + bytes(15) + b"\x07" if version >= 4 else b"\0"
+    return b"\x01\x00" + bytes([version]) + body + b"\x01\x01\0\0" + shutting_down + tagged
 
 
 def ids(*numbers: int) -> bytes:

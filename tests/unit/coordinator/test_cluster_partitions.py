@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING
 
+import pytest
 from tests.support.cluster_records import (
     change,
     ids,
@@ -16,6 +17,7 @@ from tests.support.cluster_records import (
     write_metadata,
 )
 
+from kafkalog.errors import UnsupportedFormatError
 from kafkalog.streaming.coordinator.cluster_partitions import (
     NO_BROKER,
     ClusterPartition,
@@ -72,6 +74,14 @@ def test_a_topic_that_was_removed_has_no_partitions() -> None:
 def test_a_broker_has_the_epoch_of_its_last_registration() -> None:
     found = after(registered(1, 10), registered(2, 11, version=1), registered(1, 12))
     assert found.broker_epochs == {1: 12, 2: 11}
+
+
+def test_a_broker_whose_record_is_newer_hides_no_topic(caplog: pytest.LogCaptureFixture) -> None:
+    found = after(registered(1, 9, version=3), registered(2, 10, version=5), topic("t", ID))
+    assert (found.names, found.broker_epochs) == ({ID: "t"}, {1: 9})
+    assert "RegisterBrokerRecord version 5 is not known (0 to 4 are)" in caplog.text
+    with pytest.raises(UnsupportedFormatError, match="PartitionRecord version 7"):
+        after(topic("t", ID), partition(ID, 0, [1], version=7))
 
 
 def test_a_view_is_read_from_the_log_and_there_is_none_without(tmp_path: Path) -> None:
