@@ -369,7 +369,7 @@ def compact(  # noqa: PLR0917 - what the command line offers
     if partition is not None and topic is None:
         raise typer.BadParameter("--partition goes with --topic")
     settings = given_settings(config)
-    with one_line_errors(), _progress_bar(shown=not as_json and not dry_run) as progress:
+    with one_line_errors():
         from kafkalog.streaming.admin.compaction import Wanted  # noqa: PLC0415
         from kafkalog.streaming.admin.compaction import compact as act  # noqa: PLC0415
 
@@ -380,13 +380,13 @@ def compact(  # noqa: PLR0917 - what the command line offers
             forces=force,
             allows_broker=allow_broker,
         )
-        done = act_if_agreed(
-            lambda plans: act(paths, wanted, dry_run=plans, progress=progress),
-            _older_records,
-            paths,
-            yes=yes,
-            dry_run=dry_run,
-        )
+
+        def run(plans: bool) -> Compacted:
+            # not around the question: what shows bars is what standard error is, meanwhile
+            with _progress_bar(shown=not as_json and not plans) as progress:
+                return act(paths, wanted, dry_run=plans, progress=progress)
+
+        done = act_if_agreed(run, _older_records, paths, yes=yes, dry_run=dry_run)
     _report_compaction(done, as_json=as_json, dry_run=dry_run)
 
 
