@@ -87,9 +87,15 @@ def test_what_destroys_asks_first(
     log: Path, line: str, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = state_of(log)
+    is_seen = confirmation._is_seen
+    streams: list[object] = []
+    monkeypatch.setattr(
+        confirmation, "_is_seen", lambda: (streams.append(sys.stderr), is_seen())[1]
+    )
     for answer in ("n\n", ""):
         code, text = asked(log, line, answer, monkeypatch)
         assert code == 1
+        assert isinstance(streams.pop(), Terminal)  # and not what takes its place below bars
         assert f"This would {said}" in text
         assert "nothing was changed: --yes does it without asking" in text
         assert state_of(log) == before
