@@ -1,15 +1,14 @@
 """A log in a bucket beside Delta Lake's table in the same bucket: rows, commits, delay, requests.
 
 Both write the same rows by streaming queries, compressed as on the rest of the page and as Delta
-does by itself, and read them with `availableNow`. Commits a second
-are those of 1, 2, 4 and 8 writers of ten rows at one topic, or one table. Delta's write in one JVM:
-its log store for S3 is safe for one driver only. What is appended is timed until another query has
-it, once both run; kafkalog's asks every 50 ms, Delta's as often as it can. Delta's table has the
-column `value` alone: "the same column" is kafkalog read by that schema. Rows go between Spark and
-Python by Unix sockets, as on the rest of the page. All of it runs against an S3 server on this
-machine, once straight, and once through a proxy that counts requests and adds 30 ms to each.
-Dollars are what AWS asks for the requests that one query that writes and one that tails made, in a
-day.
+does by itself, and read them with `availableNow`. Commits a second are those of 1, 2, 4 and 8
+writers of ten rows at one topic, or one table. Delta's write in one JVM: its log store for S3 is
+safe for one driver only. What is appended is timed until another query has it, once both run;
+kafkalog's asks every 50 ms, Delta's as often as it can. Delta's table has the column `value` alone:
+"the same column" is kafkalog read by that schema. Rows go between Spark and Python by Unix sockets,
+as on the rest of the page. All of it runs against an S3 server on this machine, once straight, and
+once through a proxy that counts requests and adds 30 ms to each. Dollars are what AWS asks for the
+requests that one query that writes and one that tails made, in a day.
 
     python -m benchmarks.buckets [--rows 1000000] [--commits 40] [--samples 30] [--docs docs]
 """
@@ -351,7 +350,9 @@ def _table(found: dict[tuple[str, str], Found]) -> str:
         cells = []
         for (way, who), each in found.items():
             value, other = of(each), of(found[way, _Delta.name])
-            quotient = f" ({value / other:.2g} times)" if who == _Kafkalog.name else ""
+            ratio = value / other
+            shown = f"{ratio:.0f}" if ratio >= 10 else f"{ratio:.2g}"
+            quotient = f" ({shown} times)" if who == _Kafkalog.name else ""
             cells.append("" if math.isnan(value) else format(value, form) + quotient)
         lines.append([what, *cells, goal])
 
