@@ -36,7 +36,6 @@ from kafkalog.checkpoints.broker import (
 )
 from kafkalog.checkpoints.commit_state import STATE_FILE
 from kafkalog.errors import (
-    CheckpointError,
     DataLossError,
     FencedMemberError,
     KafkaLogError,
