@@ -222,11 +222,14 @@ class BucketLog:
             if commit is None:
                 break
             read.append(commit)
+        is_doubted = self._log_seen is None
         if trusting and self.has_credit():
             self._look_after_log()
         else:
             self._check_floors(first)
             self._check_end(first + len(read))
+            if is_doubted:
+                self._check_newest()
         for commit in read:
             self._apply(commit)
         self._tail_seen = sent

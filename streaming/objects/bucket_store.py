@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from weakref import WeakValueDictionary
 
 from kafkalog.checkpoints.bucket_state import object_path
-from kafkalog.errors import DataLossError, LogDirectoryError, OptionError
+from kafkalog.errors import CorruptRecordError, DataLossError, LogDirectoryError, OptionError
 from kafkalog.files.objects import open_objects
 from kafkalog.files.open_file import forget_remote
 from kafkalog.files.remote_path import RemoteEntry, RemotePath, RemoteStatus
@@ -388,6 +388,16 @@ class BucketStore:
             if system.monotonic() - self._looked_at > self.list_interval_s:
                 self._look()
 
+    def _look_again(self) -> None:
+        """Follow the log, and see whether it was set back."""
+        self.forget_listing()
+        if self._lent_to == threading.get_ident():
+            return
+        with self._using:
+            if self._log is not None:
+                self._log.doubt()
+            self._look()
+
     def _look(self) -> None:
         """Follow the log, and show what is new."""
         log = self._log or self._open(BucketLog.open)
@@ -600,16 +610,19 @@ class BucketStore:
         Raises:
             ObjectReplacedError: the object is gone, and the log does not name it any more.
             DataLossError: it is gone, and the log names it.
+            CheckpointError: it is gone, or another one, because the log was set back.
         """
         extent, start, end = part
         try:
             if extent.sealed is None:
                 return self._extents.read(log_id, extent, start, end, seen_s=seen_s)
             return self._range_of(extent, log_id, start, end)
+        except CorruptRecordError:
+            self._look_again()
+            raise
         except DataLossError as error:
             self._let_go(key)
-            self.forget_listing()
-            self._look_if_due()
+            self._look_again()
             if self._names(log_id, extent):
                 raise
             raise ObjectReplacedError(f"{error}; the log names another one") from error

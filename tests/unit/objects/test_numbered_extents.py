@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 from queue import Queue
 from threading import Event, Lock
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 
 import kafkalog
 from kafkalog.checkpoints.bucket_state import Extent, object_path
-from kafkalog.errors import CorruptRecordError, DataLossError
+from kafkalog.errors import CheckpointError, CorruptRecordError, DataLossError
 from kafkalog.files import open_file
 from kafkalog.files.objects import FolderObjects
 from kafkalog.files.system import system
@@ -215,3 +216,22 @@ def test_what_another_thread_fetches_is_waited_for_last_and_comes_once(
         may_come.set()
         assert bytes(both.result())[:first] == one.result()
     assert asked.qsize() == (2 if range_bytes == RANGE else 0)  # the rest of their batches
+
+
+@pytest.mark.parametrize("minutes", [0, 20])
+def test_an_object_that_is_gone_since_the_bucket_was_set_back_is_told_as_that(
+    root: BucketRoot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, minutes: int
+) -> None:
+    rows = pa.table({"value": ["1"]})
+    kafkalog.append(str(root), "t", rows)
+    shutil.copytree(tmp_path / "bucket", tmp_path / "copy")
+    kafkalog.append(str(root), "t", rows)
+    store = root.open_store()
+    handle, status = store.open(SEGMENT)
+    shutil.rmtree(tmp_path / "bucket")
+    shutil.copytree(tmp_path / "copy", tmp_path / "bucket")
+    for name in ("boottime", "monotonic"):  # after ten of them nothing that was seen is trusted
+        clock = getattr(system, name)
+        monkeypatch.setattr(system, name, lambda clock=clock: clock() + 60 * minutes)
+    with pytest.raises(CheckpointError, match="the bucket was set back"):
+        store.fetch(handle, SEGMENT, 0, status.st_size)
