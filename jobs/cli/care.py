@@ -382,7 +382,7 @@ def compact(  # noqa: PLR0917 - what the command line offers
         )
 
         def run(plans: bool) -> Compacted:
-            # not around the question: what shows bars is what standard error is, meanwhile
+            # not around the question: while bars are shown, they stand in for standard error
             with _progress_bar(shown=not as_json and not plans) as progress:
                 return act(paths, wanted, dry_run=plans, progress=progress)
 

@@ -195,7 +195,7 @@ class _Carried(NamedTuple):
 
 
 class _Part(NamedTuple):
-    """Bytes of an extent, from a position in it to one behind the last."""
+    """Some bytes of an extent: those at the positions ``start`` to ``end``, a half-open range."""
 
     extent: Extent
     start: int

@@ -15,7 +15,14 @@ from kafkalog.checkpoints.bucket_state import object_path
 from kafkalog.errors import CorruptRecordError, DataLossError
 from kafkalog.files.system import system
 from kafkalog.streaming.objects.bucket_log import is_void
-from kafkalog.streaming.records.batch_layout import HEADER_SIZE, OVERHEAD
+from kafkalog.streaming.records.batch_layout import (
+    HEADER_SIZE,
+    LAST_OFFSET_DELTA_POSITION,
+    LEADER_EPOCH_POSITION,
+    MAGIC_POSITION,
+    OVERHEAD,
+    SIZE_POSITION,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -32,13 +39,13 @@ __all__ = ["NumberedExtents", "gone_error", "joined", "number_batches"]
 _CACHE_BYTES: Final = 64 << 20
 _ONE_RANGE_BYTES: Final = 8 << 20
 _GAP_BYTES: Final = 64 << 10
-"""Bytes that nobody wants between two extents that are fetched together."""
+"""The most bytes between two extents that are fetched together: they are thrown away."""
 _WANTED_EXTENTS: Final = 1 << 19
 _RECENT: Final = 256
-"""Large extents of which it is kept where their pieces begin, and objects that are locked."""
+"""How many large extents, and how many objects, are remembered: those that were read last."""
 
 
-class _Walk:
+class _Pieces:
     """Where the pieces of a large extent begin, as far as it was read."""
 
     def __init__(self, extent: Extent) -> None:
@@ -69,7 +76,7 @@ class NumberedExtents:
         self._kept: OrderedDict[tuple[str, str, int], memoryview] = OrderedDict()
         """Numbered batches by log, object and position there."""
         self._kept_bytes = 0
-        self._walks: OrderedDict[tuple[str, str, int], _Walk] = OrderedDict()
+        self._pieces: OrderedDict[tuple[str, str, int], _Pieces] = OrderedDict()
         self._fetching: OrderedDict[tuple[str, str], Lock] = OrderedDict()
         """Held while extents of an object come, so that none comes twice."""
 
@@ -92,7 +99,7 @@ class NumberedExtents:
             log_id: the log.
             extent: where the batches lie; not of a sealed segment, whose bytes are final.
             start: a position in it.
-            end: one behind that.
+            end: the position after the last byte.
             seen_s: when the log was seen to name it, in s since 1970.
 
         Raises:
@@ -103,13 +110,13 @@ class NumberedExtents:
             return self._whole(log_id, extent, seen_s)[start:end]
         key = (log_id, extent.object, extent.position)
         with self._using:
-            walk = _recent(self._walks, key, lambda: _Walk(extent))
+            pieces = _recent(self._pieces, key, lambda: _Pieces(extent))
         parts: list[bytes | memoryview] = []
-        with walk.using:
-            slot = bisect_right(walk.starts, start) - 1
+        with pieces.using:
+            slot = bisect_right(pieces.starts, start) - 1
             while start < end:
-                piece = self._piece(walk, log_id, extent, slot, seen_s)
-                within = start - walk.starts[slot]
+                piece = self._piece(pieces, log_id, extent, slot, seen_s)
+                within = start - pieces.starts[slot]
                 parts.append(piece[within : within + end - start])
                 start, slot = start + len(parts[-1]), slot + 1
         return joined(parts)
@@ -117,8 +124,8 @@ class NumberedExtents:
     def is_coming(self, log_id: str, extent: Extent) -> bool:
         """Whether a thread fetches it just now, or something that lies beside it."""
         fetching = self._fetching.get((log_id, extent.object))
-        walk = self._walks.get((log_id, extent.object, extent.position))
-        held = (fetching, None if walk is None else walk.using)
+        pieces = self._pieces.get((log_id, extent.object, extent.position))
+        held = (fetching, None if pieces is None else pieces.using)
         return any(lock is not None and lock.locked() for lock in held)
 
     # An extent in one range, with what lies beside it
@@ -148,7 +155,7 @@ class NumberedExtents:
             except CorruptRecordError:
                 if each == extent:
                     raise
-                continue  # whoever reads it says so
+                continue  # the read of that extent raises it
             kept = self._keep((log_id, each.object, each.position), numbered)
             if each == extent:
                 found = kept
@@ -183,22 +190,22 @@ class NumberedExtents:
     # An extent piece by piece
 
     def _piece(
-        self, walk: _Walk, log_id: str, extent: Extent, slot: int, seen_s: float
+        self, pieces: _Pieces, log_id: str, extent: Extent, slot: int, seen_s: float
     ) -> memoryview:
         """Return a piece, and know where the next one begins."""
-        begin = walk.starts[slot]
+        begin = pieces.starts[slot]
         key = (log_id, extent.object, extent.position + begin)
         with self._using:
             found = self._find(key)
         if found is not None:
             return found
-        is_next = slot + 1 == len(walk.starts)
-        data = bytearray(walk.rest if is_next else b"")
-        end = min(begin + _ONE_RANGE_BYTES, extent.size) if is_next else walk.starts[slot + 1]
+        is_next = slot + 1 == len(pieces.starts)
+        data = bytearray(pieces.rest if is_next else b"")
+        end = min(begin + _ONE_RANGE_BYTES, extent.size) if is_next else pieces.starts[slot + 1]
         while True:
             fetched = begin + len(data)
             data += self._fetch(log_id, extent, extent.position + fetched, end - fetched, seen_s)
-            size, offset = _number(data, extent, walk.offsets[slot])
+            size, offset = _number(data, extent, pieces.offsets[slot])
             needed = begin + _size_at(data, 0)
             if size or not end < needed <= extent.size:
                 break
@@ -207,9 +214,9 @@ class NumberedExtents:
         if not is_whole or (end == extent.size and offset != extent.end_offset):
             raise _other_batches(extent, self._name(log_id, extent), begin + size, offset)
         if is_next:
-            walk.starts.append(begin + size)
-            walk.offsets.append(offset)
-            walk.rest = bytes(data[size:])
+            pieces.starts.append(begin + size)
+            pieces.offsets.append(offset)
+            pieces.rest = bytes(data[size:])
         return self._keep(key, memoryview(data)[:size].toreadonly())
 
     # What both do
@@ -293,13 +300,14 @@ def _number(data: bytearray, extent: Extent, offset: int) -> tuple[int, int]:
     epoch = extent.leader_epoch.to_bytes(4, "big")
     while (size := _size_at(data, position)) >= HEADER_SIZE and position + size <= len(data):
         if extent.has_offsets:
-            kept = int.from_bytes(data[position : position + 8], "big")
+            kept = int.from_bytes(data[position : position + SIZE_POSITION], "big")
             if kept < offset:
                 break
             offset = kept
-        delta = int.from_bytes(data[position + 23 : position + 27], "big")
-        data[position : position + 8] = offset.to_bytes(8, "big")
-        data[position + 12 : position + 16] = epoch
+        delta_at = position + LAST_OFFSET_DELTA_POSITION
+        delta = int.from_bytes(data[delta_at : delta_at + 4], "big")
+        data[position : position + SIZE_POSITION] = offset.to_bytes(8, "big")
+        data[position + LEADER_EPOCH_POSITION : position + MAGIC_POSITION] = epoch
         position, offset = position + size, offset + delta + 1
     return position, offset
 
@@ -308,7 +316,7 @@ def _size_at(data: bytearray, position: int) -> int:
     """Return the size in bytes that a batch says that it has; 0 where no header is."""
     if position + HEADER_SIZE > len(data):
         return 0
-    return OVERHEAD + int.from_bytes(data[position + 8 : position + 12], "big")
+    return OVERHEAD + int.from_bytes(data[position + SIZE_POSITION : position + OVERHEAD], "big")
 
 
 def _other_batches(extent: Extent, name: str, position: int, offset: int) -> CorruptRecordError:

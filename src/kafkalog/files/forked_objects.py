@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from kafkalog.files.storage import RemoteRoot
 
-__all__ = ["asked_where_threads_are", "serve"]
+__all__ = ["forward_after_fork", "serve"]
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -35,17 +35,15 @@ serve(open_objects)
 """
 
 
-class _Client:
+class _ClientOwner:
     """Which process has the threads of the store's client: the first one that asked."""
 
     def __init__(self) -> None:
         self.process_id = system.process_id()
 
 
-def asked_where_threads_are(
-    *, if_lost: object = None
-) -> Callable[[Callable[_P, _T]], Callable[_P, _T]]:
-    """Let a method of a store be called in a process of its own, if this one was forked too late.
+def forward_after_fork(*, if_lost: object = None) -> Callable[[Callable[_P, _T]], Callable[_P, _T]]:
+    """Have another process call a method of a store, where a fork has left this one no threads.
 
     The store has its place as ``place``.
 
@@ -57,7 +55,7 @@ def asked_where_threads_are(
     def decorate(method: Callable[_P, _T]) -> Callable[_P, _T]:
         @wraps(method)
         def call(*args: _P.args, **kwargs: _P.kwargs) -> _T:
-            if remembered(_Client).process_id == system.process_id():
+            if remembered(_ClientOwner).process_id == system.process_id():
                 return method(*args, **kwargs)
             store: Any = args[0]
             try:
@@ -81,8 +79,8 @@ class _LostError(LogDirectoryError):
 class _Helper:
     """A process that asks stores for this one, a request after the other; it ends with this one.
 
-    Both ways go pickles: the place, a method and its arguments; then whether it returned, and what
-    it returned or raised.
+    A question is a pickle: the place, a method, its arguments. So is the answer: whether the method
+    returned, and what it returned or raised.
     """
 
     def __init__(self) -> None:

@@ -25,7 +25,7 @@ from urllib.parse import urlsplit
 
 from kafkalog.errors import LogDirectoryError, OptionError
 from kafkalog.files.deferred_signals import check_interrupt
-from kafkalog.files.forked_objects import asked_where_threads_are
+from kafkalog.files.forked_objects import forward_after_fork
 from kafkalog.files.regular import fsync_directory
 from kafkalog.files.storage import CA_FILE_ADVICE, UNTRUSTED, RemoteRoot
 from kafkalog.files.system import remembered, system
@@ -187,7 +187,7 @@ class StoreObjects:
     def __reduce__(self) -> tuple[Callable[[RemoteRoot], Objects], tuple[RemoteRoot]]:
         return open_objects, (self.place,)
 
-    @asked_where_threads_are(if_lost=Creation.UNKNOWN)
+    @forward_after_fork(if_lost=Creation.UNKNOWN)
     def create(self, name: str, data: bytes) -> Creation:
         """See :meth:`Objects.create`."""
         import obstore  # noqa: PLC0415 - who reads local logs needs none
@@ -204,7 +204,7 @@ class StoreObjects:
             return Creation.UNKNOWN
         return Creation.CREATED
 
-    @asked_where_threads_are()
+    @forward_after_fork()
     def put(self, name: str, data: bytes) -> None:
         """See :meth:`Objects.put`."""
         import obstore  # noqa: PLC0415
@@ -222,7 +222,7 @@ class StoreObjects:
             ),
         )
 
-    @asked_where_threads_are()
+    @forward_after_fork()
     def put_pieces(self, name: str, pieces: Callable[[], Iterable[bytes]]) -> None:
         """See :meth:`Objects.put_pieces`."""
         import obstore  # noqa: PLC0415
@@ -239,7 +239,7 @@ class StoreObjects:
             ),
         )
 
-    @asked_where_threads_are()
+    @forward_after_fork()
     def get(self, name: str) -> bytes | None:
         """See :meth:`Objects.get`."""
         import obstore  # noqa: PLC0415
@@ -249,7 +249,7 @@ class StoreObjects:
             lambda: obstore.get(self._client, name).bytes().to_bytes(),
         )
 
-    @asked_where_threads_are()
+    @forward_after_fork()
     def get_range(self, name: str, position: int, size: int) -> bytes | memoryview | None:
         """See :meth:`Objects.get_range`."""
         import obstore  # noqa: PLC0415
@@ -266,7 +266,7 @@ class StoreObjects:
         what = f"{self.root}/{name}: bytes {position} to {position + size} cannot be read"
         return self._trying(what, fetch)
 
-    @asked_where_threads_are()
+    @forward_after_fork()
     def list_after(self, folder: str, after: str = "", limit: int = 1 << 62) -> list[ObjectEntry]:
         """See :meth:`Objects.list_after`."""
         import obstore  # noqa: PLC0415
@@ -292,7 +292,7 @@ class StoreObjects:
 
         return self._trying(f"{self.root}/{folder} cannot be listed", ask) or []
 
-    @asked_where_threads_are()
+    @forward_after_fork()
     def delete(self, names: list[str]) -> None:
         """See :meth:`Objects.delete`."""
         import obstore  # noqa: PLC0415
