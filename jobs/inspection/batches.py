@@ -6,6 +6,7 @@ import logging
 from collections import defaultdict
 from contextlib import contextmanager, suppress
 from enum import StrEnum
+from functools import partial
 from itertools import islice, product, zip_longest
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -50,6 +51,7 @@ from kafkalog.streaming.log.read.verification import (
     RecordCheck,
     SegmentCheck,
     check_segment,
+    check_segments,
 )
 from kafkalog.streaming.log.segment import LogSegment
 from kafkalog.streaming.log.valid_batches import ends_in_zeros
@@ -404,8 +406,8 @@ def summary_of(rows: Sequence[Row]) -> dict[str, int]:
 def _verified_segments(paths: Sequence[str], topic: str | None) -> Iterator[Verified]:
     records = RecordCheck()
     for key, found in partitions_of(paths, topic).items():
-        for segment, follower in _segments(found):
-            checked = _checked(segment, follower, records)
+        alone = partial(_checked, records=records)
+        for segment, checked in check_segments(_segments(found), alone, records):
             row = {
                 "topic": key.topic,
                 "partition": key.partition,

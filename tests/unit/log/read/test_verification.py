@@ -7,18 +7,26 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 import pytest
+from crc32c import crc32c
 from tests.support.corpus import CAPTURED_LIVE, CASES, UnpackedCase
-from tests.support.indexed_logs import write_indexed_segment
+from tests.support.indexed_logs import LOG_APPEND_TIME, write_indexed_segment
 from tests.support.logs import Row, write_segment
 from tests.support.message_sets import gzip_stream, message
 
+from kafkalog.errors import KafkaLogError
 from kafkalog.streaming.log.read import verification
-from kafkalog.streaming.log.read.verification import RecordCheck, check_segment
+from kafkalog.streaming.log.read.verification import (
+    RecordCheck,
+    SegmentCheck,
+    check_segment,
+    check_segments,
+)
 from kafkalog.streaming.log.segment import LogSegment
 from kafkalog.streaming.log.segments import LogSegments
 from kafkalog.streaming.store.log_dirs import LogDirs
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 INDEX, TIMES = ".index", ".timeindex"
@@ -176,3 +184,172 @@ def test_nothing_is_wrong_with_what_brokers_left_in_order(name: str, tmp_path: P
             count += 1
             assert find_problems(segment, follower and follower.base_offset) == []
     assert count
+
+
+# ----------------------------------------------------------------------------------------------
+# Small segments, of which many are checked at once, find what each would find alone.
+
+
+def check_alone(segment: LogSegment, follower: LogSegment | None) -> SegmentCheck:
+    try:
+        return check_segment(segment, follower and follower.base_offset, records=RECORDS)
+    except (KafkaLogError, OSError) as error:
+        return SegmentCheck([str(error)], 0, 0, is_broken=True)
+
+
+def check_together(folder: Path) -> tuple[list[SegmentCheck], int]:
+    """Check the segments of a folder; also say how many of them were checked alone."""
+    alone = []
+
+    def counted(segment: LogSegment, follower: LogSegment | None) -> SegmentCheck:
+        alone.append(segment)
+        return check_alone(segment, follower)
+
+    segments = LogSegments.of(folder)
+    pairs = zip_longest(segments, segments[1:])
+    return [check for _, check in check_segments(pairs, counted, RECORDS)], len(alone)
+
+
+def each_alone(folder: Path) -> list[SegmentCheck]:
+    segments = LogSegments.of(folder)
+    return [check_alone(*pair) for pair in zip_longest(segments, segments[1:])]
+
+
+def write_small_segments(folder: Path) -> Path:
+    """Write four segments of two batches, one of them of messages of magic 1 with a wrapper.
+
+    The last two lie behind gaps, as a cleaner leaves them.
+    """
+    offset = 0
+    for number in range(4):
+        rows = [Row(b"v", timestamp=1000 + 10 * number + each) for each in range(2)]
+        if number == 2:
+            offset = _write_messages(folder, offset + 1)
+        else:
+            batches = [([row], LOG_APPEND_TIME * (number % 2)) for row in rows]
+            offset += 3 * (number == 3)
+            offset = write_indexed_segment(folder, offset, batches, interval=1)
+    return folder
+
+
+def _write_messages(folder: Path, base: int) -> int:
+    plain = message(base, b"k", b"v", magic=1, timestamp=1020)
+    inner = b"".join(message(n, b"k", b"v", magic=1, timestamp=1020 + n) for n in (0, 1))
+    wrapper = message(base + 2, None, gzip_stream(inner), magic=1, timestamp=1021, attributes=1)
+    path = write_segment(folder, base, plain + wrapper)
+    path.with_suffix(INDEX).write_bytes(struct.pack(">ii", 2, len(plain)))
+    path.with_suffix(TIMES).write_bytes(struct.pack(">qiqi", 1020, 0, 1021, 2))
+    return base + 3
+
+
+def damaged(data: bytes) -> Iterator[bytes]:
+    """Give what may become of a small file: a byte that is wrong, a cut, more bytes."""
+    for place in range(len(data)):
+        for mask in (1, 128):
+            yield data[:place] + bytes([data[place] ^ mask]) + data[place + 1 :]
+        yield data[:place]
+    for more in (b"\0", bytes(8), bytes(12), bytes(24), b"\1" * 12, data):
+        yield data + more
+
+
+def test_small_segments_are_checked_at_once(tmp_path: Path) -> None:
+    """The last one, which a broker may be writing to, is checked alone."""
+    folder = write_small_segments(tmp_path / "t-0")
+    found, alone = check_together(folder)
+    assert alone == 1
+    assert found == each_alone(folder)
+    assert [(len(check.problems), check.batches) for check in found] == [(0, 2)] * 4
+
+
+@pytest.mark.parametrize("suffix", [".log", INDEX, TIMES])
+@pytest.mark.parametrize("number", range(4))
+def test_small_segments_together_find_what_each_finds(
+    tmp_path: Path, number: int, suffix: str
+) -> None:
+    folder = write_small_segments(tmp_path / "t-0")
+    path = sorted(folder.glob(f"*{suffix}"))[number]
+    whole = path.read_bytes()
+    odd = 0
+    for data in damaged(whole):
+        with path.open("r+b") as file:  # a file that is emptied first is written to the disk
+            file.write(data)
+            file.truncate()
+        expected = each_alone(folder)
+        assert check_together(folder)[0] == expected, (path.name, data.hex())
+        odd += any(check.problems or check.headers for check in expected)
+    assert odd > len(whole)
+
+
+@pytest.mark.parametrize(
+    ("suffix", "entries"),
+    [
+        (TIMES, struct.pack(">qiqi", 1001, -1, 1010, 0)),  # of the segment before
+        (TIMES, struct.pack(">qi", -1, 1)),
+        (TIMES, struct.pack(">qi", 1011, 9)),
+        (INDEX, struct.pack(">ii", 1, 0)),
+        (INDEX, struct.pack(">ii", 1, -8)),
+        (INDEX, struct.pack(">ii", 5, 1 << 20)),
+    ],
+)
+def test_entries_of_small_segments_lead_to_no_other_segment(
+    tmp_path: Path, suffix: str, entries: bytes
+) -> None:
+    folder = write_small_segments(tmp_path / "t-0")
+    sorted(folder.glob(f"*{suffix}"))[1].write_bytes(entries)
+    found, _ = check_together(folder)
+    assert found == each_alone(folder)
+
+
+def test_an_entry_before_1970_is_told_though_a_batch_has_that_time(tmp_path: Path) -> None:
+    for base in (0, 2, 4):
+        write_indexed_segment(tmp_path / "t-0", base, [([Row(b"v", timestamp=-5)] * 2, 0)])
+        (tmp_path / "t-0" / f"{base:020d}{TIMES}").write_bytes(struct.pack(">qi", -5, 1))
+    found, _ = check_together(tmp_path / "t-0")
+    assert found == each_alone(tmp_path / "t-0")
+    assert all(check.problems for check in found)
+
+
+def test_headers_of_small_segments_are_held_against_their_records(tmp_path: Path) -> None:
+    folder = write_small_segments(tmp_path / "t-0")
+    path = min(folder.glob("*.log"))
+    data = bytearray(path.read_bytes())
+    size = len(data) // 2
+    data[35:43] = struct.pack(">q", 1007)  # the largest timestamp
+    data[17:21] = struct.pack(">I", crc32c(data[21:size]))
+    path.write_bytes(data)
+    for segment in (path.with_suffix(TIMES), path.with_suffix(INDEX)):
+        segment.write_bytes(b"")
+    found, _ = check_together(folder)
+    assert found == each_alone(folder)
+    assert "has maximum timestamp 1007" in found[0].headers[0]
+
+
+def test_a_batch_does_not_go_on_in_the_next_small_segment(tmp_path: Path) -> None:
+    folder = write_small_segments(tmp_path / "t-0")
+    first, second, *_ = sorted(folder.glob("*.log"))
+    data = first.read_bytes()
+    first.write_bytes(data[:-30])
+    second.write_bytes(data[-30:] + second.read_bytes())
+    for path in (first, second):
+        path.with_suffix(INDEX).write_bytes(b"")
+        path.with_suffix(TIMES).write_bytes(b"")
+    found, _ = check_together(folder)
+    assert found == each_alone(folder)
+    assert all(check.problems for check in found[:2])
+
+
+def test_a_segment_that_loses_a_file_or_its_place_is_told_amid_small_ones(tmp_path: Path) -> None:
+    folder = write_small_segments(tmp_path / "t-0")
+    for path in sorted(folder.iterdir()):
+        data = path.read_bytes()
+        path.unlink()
+        assert check_together(folder)[0] == each_alone(folder)
+        path.write_bytes(data)
+    second = sorted(folder.glob("*.log"))[1]
+    for suffix in (".log", INDEX, TIMES):  # offsets that the one after it has, too
+        second.with_suffix(suffix).rename(folder / f"{3:020d}{suffix}")
+    for suffix in (INDEX, TIMES):
+        (folder / f"{3:020d}{suffix}").write_bytes(b"")
+    found, _ = check_together(folder)
+    assert found == each_alone(folder)
+    assert any(check.problems for check in found)
