@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from kafkalog.checkpoints.broker import read_topic_id
 from kafkalog.checkpoints.commit_state import CommitState, TopicState, topic_key
+from kafkalog.checkpoints.state_file import changed_entries
 from kafkalog.model import INTERNAL_TOPICS, TopicPartition, listed
 from kafkalog.streaming.commit.versions import note_versions
 from kafkalog.streaming.options.topic_settings import LogConfig
@@ -58,14 +59,19 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 def still_known(writers: Mapping[str, WriterState], now_ms: int) -> dict[str, WriterState]:
     """Return the writers that are not to be forgotten, with a note on those that have expired."""
-    known = {}
-    for key, last in writers.items():
-        if not last.is_expired(now_ms):  # mostly the very same object: it has not changed
-            known[key] = last if last.expired_ms is None else replace(last, expired_ms=None)
+    known = dict(writers)
+    silent = [
+        (key, last)
+        for key, last in writers.items()
+        if last.expired_ms is not None or last.is_expired(now_ms)
+    ]
+    for key, last in silent:
+        if not last.is_expired(now_ms):
+            known[key] = replace(last, expired_ms=None)
         elif last.expired_ms is None or now_ms < last.expired_ms:
             known[key] = replace(last, expired_ms=now_ms)
-        elif now_ms - last.expired_ms <= last.expiration_ms:
-            known[key] = last
+        elif now_ms - last.expired_ms > last.expiration_ms:
+            del known[key]
     return known
 
 
@@ -76,7 +82,7 @@ def tell_forgotten(before: CommitState, after: CommitState) -> None:
     expired: dict[str, int] = {}
     for then, now, called in _both(before, after):
         gone += [called(key) for key in then.keys() - now.keys()]
-        for key, last in now.items():
+        for key, last in changed_entries(now, then):
             is_new = last.expired_ms is not None and key in then and then[key].expired_ms is None
             if is_new:
                 expired[called(key)] = last.expired_ms or 0

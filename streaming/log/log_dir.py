@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar, cast
 from weakref import WeakValueDictionary
 
 from kafkalog.checkpoints.broker import (
@@ -324,8 +324,12 @@ def list_folders(path: Path, known: FolderListing | None) -> FolderListing:
     if itself is not None:
         listing = FolderListing({}, [itself])
         return known if known == listing else listing
-    entries = [entry for entry in entries_of(path) if _may_be_partition(entry.name)]
-    folders = {entry.name: _inode(entry) for entry in entries}
+    entries = [
+        entry  # other files come and go beside partitions
+        for entry in entries_of(path)
+        if (name := entry.name)[-1].isdecimal() and "-" in name
+    ]
+    folders = dict(zip([entry.name for entry in entries], _inodes(entries), strict=True))
     if known is not None and known.folders == folders:
         return known
     found = [
@@ -352,13 +356,11 @@ def _named_itself(path: Path) -> PartitionDirectory | None:
     return None
 
 
-def _may_be_partition(name: str) -> bool:
-    """Return whether a name may be a partition's; other files come and go beside partitions."""
-    return name[-1].isdecimal() and "-" in name
-
-
-def _inode(entry: os.DirEntry[str] | RemoteEntry) -> int:
-    return entry.inode() if isinstance(entry, os.DirEntry) else 0
+def _inodes(entries: Sequence[os.DirEntry[str] | RemoteEntry]) -> Iterable[int]:
+    """Return the inodes of a folder's entries; a store has none."""
+    if entries and isinstance(entries[0], os.DirEntry):
+        return map(os.DirEntry.inode, cast("Sequence[os.DirEntry[str]]", entries))
+    return [0] * len(entries)
 
 
 def _is_link(entry: os.DirEntry[str] | RemoteEntry) -> bool:

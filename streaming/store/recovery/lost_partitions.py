@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import repeat
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kafkalog.checkpoints.broker import PARTITION_METADATA, read_topic_id
@@ -151,7 +152,10 @@ def _has(committed: Committed, folder: Path) -> bool:
 
 def lost_partitions(topic: TopicState, there: Collection[TopicPartition]) -> list[int]:
     """Return the partitions of a topic that are committed and not ``there``, ascending."""
-    name = topic.name  # equal to a TopicPartition: there may be 10,000 at each commit
+    name = topic.name
+    # Pairs that are equal to a TopicPartition: there may be 10,000 at each commit.
+    if all(map(there.__contains__, zip(repeat(name), topic.partitions))):
+        return []
     return sorted(p for p in topic.partitions if (name, p) not in there)
 
 
