@@ -165,8 +165,8 @@ def _describe(facts: Facts, paths: Sequence[str], watch: LogEndTracker) -> None:
     finders: dict[str, Callable[[], list[Row]]] = {
         "partitions": lambda: describe_partitions(paths, facts.topic, watch),
         "offsets": lambda: list_offsets(paths, facts.topic, watch),
-        "topics": lambda: _of_topic(facts, list_topics(paths, watch)),
-        "groups": lambda: _of_topic(facts, list_groups(paths)),
+        "topics": lambda: _of_topic(facts, list_topics(paths, watch, facts.partitions)),
+        "groups": lambda: _of_topic(facts, list_groups(paths, watch=watch)),
         "writers": lambda: _writers(facts, paths),
     }
     for name, find in finders.items():
