@@ -222,7 +222,7 @@ class LogSegment(Closing):
         if self._contradicted and not around_damage:
             return None
         index = self._index(OFFSET_INDEX, OffsetIndex)
-        if index is not None:
+        if index:  # one without entries, as of a small segment, has none that lead beyond the log
             try:
                 index.limit(self.size)
             except CorruptIndexError as error:

@@ -424,7 +424,9 @@ def join_splits(splits: list[LogSplit], target: int) -> list[LogSplit]:
             groups.append([split])
             filled = split.size
     return [
-        replace(group[0], slices=tuple(piece for split in group for piece in split.slices))
+        group[0]
+        if len(group) == 1
+        else replace(group[0], slices=tuple(piece for split in group for piece in split.slices))
         for group in groups
     ]
 

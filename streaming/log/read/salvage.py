@@ -107,7 +107,7 @@ class Salvage:
             rest = segment.size - self.position
             length = min(needed or max(min(CHUNK_BYTES, end - self.position), HEADER_SIZE), rest)
             data = segment.opened.read(self.position, length)
-            scan = scan_batches(data, file_position=self.position, path=str(segment.path))
+            scan = scan_batches(data, file_position=self.position, path=str(segment.place()))
             needed = 0 if scan.consumed else scan.needed
             if scan.consumed:
                 chunk = Chunk(data[: scan.consumed], scan.table, self.position)

@@ -408,7 +408,7 @@ class _SliceReader:
                     chunk.data,
                     wanted,
                     file_position=chunk.file_position,
-                    path=str(segment.path),
+                    path=str(segment.place()),
                     start_offset=self._next,
                     end_offset=self._end,
                 )
