@@ -142,9 +142,12 @@ class Salvage:
         if not len(table):
             return table
         wrong = self._misplaced(segment, table, chunk.file_position + len(chunk.data))
-        for row in np.flatnonzero(wrong).tolist():
-            self._leave_out(segment, table, row, "its offsets do not fit between its neighbours'")
-        table = table[~wrong]
+        if wrong.any():
+            for row in np.flatnonzero(wrong).tolist():
+                self._leave_out(
+                    segment, table, row, "its offsets do not fit between its neighbours'"
+                )
+            table = table[~wrong]
         if len(table):
             self._last_offset = int(table.last_offset[-1])
         return table

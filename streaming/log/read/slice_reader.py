@@ -143,12 +143,9 @@ def read_slice(
         UnknownTopicOrPartitionError: the folder is gone; holds the next offset.
         LogDirectoryError: the replica was not in sync any more.
     """
-    folder = folder or planned.folder
-    aborted = None
-    if committed_only:
-        aborted = AbortedTransactions(folder, around_damage=salvage is not None)
     reader = _SliceReader(
-        topic_partition, planned, folder, decoder, committed_end, aborted, salvage
+        *(topic_partition, planned, folder or planned.folder, decoder),
+        *(committed_end, committed_only, salvage),
     )
     return reader.batches() if elsewhere is None else reader.batches_of_replicas(elsewhere)
 
@@ -169,7 +166,7 @@ class _SliceReader:
         folder: Path,
         decoder: Decoder,
         committed_end: int | None,
-        aborted: AbortedTransactions | None,
+        committed_only: bool,
         salvage: Salvage | None,
     ) -> None:
         self._topic_partition = topic_partition
@@ -177,7 +174,9 @@ class _SliceReader:
         self._directory = folder
         self._decoder = decoder
         self._committed_end = committed_end
-        self._aborted = aborted
+        self._aborted = None
+        if committed_only:
+            self._aborted = AbortedTransactions(folder, around_damage=salvage is not None)
         self._salvage = salvage
         self._next = planned.start_offset
         self._end = planned.end_offset
