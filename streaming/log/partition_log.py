@@ -266,7 +266,7 @@ class PartitionLog(Closing):
                 if first >= limit:
                     continue
                 sealed = limit == following
-                if segment.size or not sealed:
+                if not sealed or segment.size:
                     piece = slice_segment(segment, first, limit, sealed_end=sealed)
                     is_replica = self._replica is not None
                     found.append(piece._replace(replica=self._replica) if is_replica else piece)

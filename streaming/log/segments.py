@@ -215,6 +215,8 @@ class LogSegments(Sequence[LogSegment]):
 
     def from_floor(self, offset: int) -> Self:
         """Return the segment that holds ``offset``, and those after; all if it lies before them."""
+        if len(self._segments) <= 1:
+            return self
         return self[max(0, self._after(offset) - 1) :]
 
     def higher(self, offset: int) -> LogSegment | None:
