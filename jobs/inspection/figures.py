@@ -7,15 +7,13 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from kafkalog.jobs.inspection.log_dirs import partitions_of, source_options
 from kafkalog.jobs.inspection.records import read_in_threads
-from kafkalog.model import TopicPartition
 from kafkalog.streaming.log.files import LOG, parse_base_offset
 from kafkalog.streaming.options.declaring import warn_ignored
 from kafkalog.streaming.options.read_options import ReadOptions
+from kafkalog.streaming.records.batch_rows import BatchHeaders, codec_name
 from kafkalog.streaming.source.batch_plan import plan_batch
 from kafkalog.streaming.source.loss import with_remedy
 from kafkalog.streaming.source.reading import read_split
@@ -24,6 +22,10 @@ from kafkalog.streaming.source.schema import RowSchema
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
+    from kafkalog.model import TopicPartition
+    from kafkalog.streaming.records.arrow_buffers import Integers
+    from kafkalog.streaming.records.batch import BatchTable
+    from kafkalog.streaming.records.batch_rows import DescribedBatches
     from kafkalog.streaming.source.planner import LogSplit
     from kafkalog.streaming.store.ends.tracker import LogEndTracker
 
@@ -34,7 +36,7 @@ __all__ = [
     "Timeline",
     "count_partitions",
     "measure",
-    "read_batch_rows",
+    "read_batches",
     "rows_of",
     "summed",
     "with_one_width",
@@ -50,7 +52,7 @@ Row = dict[str, Any]
 
 @dataclass(slots=True)
 class PartitionCount:
-    """What is counted of a partition, from rows of ``view=batches``."""
+    """What is counted of a partition, by the headers of its batches."""
 
     records: int = 0
     markers: int = 0
@@ -62,29 +64,35 @@ class PartitionCount:
     codecs: Counter[str] = field(default_factory=Counter)
     producers: set[int] = field(default_factory=set)
 
-    def add(self, batches: pa.RecordBatch) -> None:
-        """Take rows of ``view=batches``."""
-        # By numpy: a call of Arrow's takes 10 µs, and a small partition has a row or two.
-        self.batches += batches.num_rows
-        self.bytes += int(batches.column("size").to_numpy().sum())
-        data = batches
-        if batches.column("control").true_count:
-            data = batches.filter(pc.invert(batches.column("control")))
-            self.markers += batches.num_rows - data.num_rows
-        if not data.num_rows:
+    def add(self, batches: DescribedBatches) -> None:
+        """Take batches of the partition."""
+        table, counts = batches.table, batches.records
+        self.batches += len(table)
+        self.bytes += int(table.size.sum())
+        is_control = table.is_control
+        if is_control.any():
+            table, counts = table[~is_control], counts[~is_control]
+            self.markers += int(is_control.sum())
+        if not len(table):
             return
-        self.data_bytes += int(data.column("size").to_numpy().sum())
-        self.records += int(_counts(data).sum())
-        self.codecs.update(data.column("codec").to_pylist())
-        base = data.column("baseTimestamp").to_numpy()
+        self.data_bytes += int(table.size.sum())
+        self.records += int(counts.sum())
+        self.codecs.update(map(codec_name, table.codec.tolist()))
+        self._add_times(table)
+        producers = table.producer_id
+        self.producers.update(producers[producers >= 0].tolist())
+
+    def _add_times(self, table: BatchTable) -> None:
+        base = table.base_timestamp
+        base = base[base >= 0]
         # records may be earlier than the smallest base timestamp, as in any log of Kafka's
-        stamps = np.append(base[base >= 0], data.column("maxTimestamp").to_numpy().max())
-        for stamp in (int(stamps.min()), int(stamps.max())):
+        earliest = latest = int(table.max_timestamp.max())
+        if len(base):
+            earliest, latest = min(earliest, int(base.min())), max(latest, int(base.max()))
+        for stamp in (earliest, latest):
             if stamp >= 0:
                 self.first = stamp if self.first is None else min(self.first, stamp)
                 self.last = stamp if self.last is None else max(self.last, stamp)
-        known = np.unique(data.column("producerId").to_numpy())
-        self.producers.update(known[known >= 0].tolist())
 
     def row(self, key: TopicPartition) -> Row:
         """Return it as a row of plain values."""
@@ -104,12 +112,6 @@ class PartitionCount:
         }
 
 
-def _counts(batches: pa.RecordBatch) -> Any:  # noqa: ANN401
-    """Return how many records each batch has: int64[n], 0 where that is not known."""
-    counts = batches.column("count")
-    return (counts.fill_null(0) if counts.null_count else counts).to_numpy()
-
-
 def count_partitions(
     paths: Sequence[str],
     topic: str | None,
@@ -123,19 +125,19 @@ def count_partitions(
         KafkaLogError: directories or logs that cannot be read.
     """
     counts = {key: PartitionCount() for key in sorted(partitions_of(paths, topic))}
-    for key, batch in read_batch_rows(paths, counts, options, told):
-        counts[key].add(batch)
+    for key, batches in read_batches(paths, counts, options, told):
+        counts[key].add(batches)
     return [count.row(key) for key, count in counts.items()]
 
 
-def read_batch_rows(
+def read_batches(
     paths: Sequence[str],
     partitions: Collection[TopicPartition],
     options: Mapping[str, str],
     told: Callable[[int, int], object],
     seen: LogEndTracker | None = None,
-) -> Iterator[tuple[TopicPartition, pa.RecordBatch]]:
-    """Yield rows of ``view=batches`` of the topics of partitions, each time of one partition.
+) -> Iterator[tuple[TopicPartition, DescribedBatches]]:
+    """Yield the batches of ``view=batches`` of the topics of partitions, some of one at a time.
 
     What a tracker has ``seen`` of their logs is not read again, and it is not asked any more.
 
@@ -154,40 +156,39 @@ def read_batch_rows(
     firsts: dict[TopicPartition, LogSplit] = {}
     for split in splits:
         firsts.setdefault(split.topic_partition, split)
-    for batch in read_in_threads(splits, lambda split: read_split(split, parsed, None), told):
-        key = TopicPartition(*(batch.column(name)[0].as_py() for name in ("topic", "partition")))
-        yield key, _from_start(firsts[key], batch, wanted)
+
+    def read(split: LogSplit) -> list[tuple[TopicPartition, DescribedBatches]]:
+        headers = BatchHeaders(max_decompressed_bytes=parsed.max_decompressed_bytes)
+        for _ in read_split(split, parsed, None, lambda _: headers):
+            pass  # no row comes of it
+        return [(split.topic_partition, each) for each in headers.found]
+
+    for key, batches in read_in_threads(splits, read, told):
+        yield key, _from_start(firsts[key], batches, wanted)
 
 
-def _from_start(first: LogSplit, batches: pa.RecordBatch, options: ReadOptions) -> pa.RecordBatch:
+def _from_start(
+    first: LogSplit, batches: DescribedBatches, options: ReadOptions
+) -> DescribedBatches:
     """Return batches with the counts of their records from the partition's first split on.
 
     The first batch of a partition may begin below the log start, as after DeleteRecords.
     """
-    start = first.slices[0].start_offset
-    offsets = batches.column("baseOffset")
-    known = offsets.drop_null() if offsets.null_count else offsets
-    if not (known.to_numpy() < start).any():
+    is_below = batches.is_opened & (batches.base_offset < first.slices[0].start_offset)
+    if not is_below.any():
         return batches
-    below = pc.less(offsets, start)
-    rows = batches.select(["baseOffset", "lastOffset", "count", "control"]).to_pylist()
-    counts = [
-        _count_from_start(first, row, options) if is_below else row["count"]
-        for row, is_below in zip(rows, below.to_pylist(), strict=True)
-    ]
-    place = batches.schema.get_field_index("count")
-    field_ = batches.schema.field(place)
-    return batches.set_column(place, field_, pa.array(counts, field_.type))
+    counts = batches.records.copy()
+    for row in np.flatnonzero(is_below & ~batches.table.is_control).tolist():
+        base, last = int(batches.base_offset[row]), int(batches.table.last_offset[row])
+        counts[row] = _count_from_start(first, base, last, int(counts[row]), options)
+    return batches._replace(records=counts)
 
 
-def _count_from_start(first: LogSplit, row: Row, options: ReadOptions) -> int | None:
+def _count_from_start(
+    first: LogSplit, base: int, last: int, count: int, options: ReadOptions
+) -> int:
     """Return how many records of a batch lie in the first split."""
-    base: int = row["baseOffset"]
-    last: int = row["lastOffset"]
-    count: int | None = row["count"]
     whole = first.slices[0]
-    if count is None or row["control"]:
-        return count
     if count == last - base + 1:  # else a cleaner took some: only the records tell
         return max(0, last - whole.start_offset + 1)
     batch = replace(first, slices=(whole._replace(end_offset=last + 1),))
@@ -223,6 +224,9 @@ class Timeline:
 
     def add(self, timestamps: Any, records: Any, sizes: Any) -> None:  # noqa: ANN401
         """Take batches by their largest timestamps (ms), records and bytes: int64[n] each."""
+        if len(timestamps) <= _FEW_BATCHES:
+            self._add_one_by_one(timestamps.tolist(), records.tolist(), sizes.tolist())
+            return
         is_timed = timestamps >= 0
         self.untimed[0] += int(records[~is_timed].sum())
         self.untimed[1] += int(sizes[~is_timed].sum())
@@ -233,6 +237,15 @@ class Timeline:
         np.add.at(totals[0], rows, records[is_timed])
         np.add.at(totals[1], rows, sizes[is_timed])
         self._add(zip(numbers.tolist(), *totals.tolist(), strict=True))
+
+    def _add_one_by_one(self, stamps: list[int], records: list[int], sizes: list[int]) -> None:
+        timed = []
+        for stamp, count, size in zip(stamps, records, sizes, strict=True):
+            if stamp < 0:
+                _add(self.untimed, (count, size))
+            else:
+                timed.append((stamp // self.width_ms, count, size))
+        self._add(timed)
 
     def widened(self, width_ms: int) -> Timeline:
         """Return it with spans at least so wide."""
@@ -272,28 +285,26 @@ class Measured:
     batch_sizes: dict[int, list[int]] = field(default_factory=lambda: defaultdict(lambda: [0, 0]))
     codecs: dict[str, list[int]] = field(default_factory=lambda: defaultdict(lambda: [0, 0]))
 
-    def add(self, batches: pa.RecordBatch) -> None:
-        """Take rows of ``view=batches``."""
-        sizes = batches.column("size").to_numpy()
-        is_control = batches.column("control")
-        counts = _counts(batches)
-        if is_control.true_count:
-            counts = np.where(is_control.to_numpy(zero_copy_only=False), 0, counts)
-        stamps = batches.column("maxTimestamp").to_numpy()
+    def add(self, batches: DescribedBatches) -> None:
+        """Take batches of the partition."""
+        table, counts = batches.table, batches.records
+        sizes, stamps, is_control = table.size, table.max_timestamp, table.is_control
+        if is_control.any():
+            counts = np.where(is_control, 0, counts)
+        size = int(sizes.sum())
         self.records += int(counts.sum())
-        self.bytes += int(sizes.sum())
+        self.bytes += size
         self.timeline.add(stamps, counts, sizes)
-        powers = pa.array(1 << np.maximum(np.frexp(sizes)[1].astype(np.int64) - 1, 0))
-        for least, chosen in _rows_by(powers):
-            _add(self.batch_sizes[least], (len(chosen), int(sizes[chosen].sum())))
-        for codec, chosen in _rows_by(batches.column("codec")):
-            _add(self.codecs[codec], (len(chosen), int(sizes[chosen].sum())))
-        for file, chosen in _rows_by(batches.column("file")):
-            base_offset = parse_base_offset(file.rpartition("/")[2], LOG)
-            segment = self.segments[0 if base_offset is None else base_offset]
-            segment.bytes += int(sizes[chosen].sum())
-            segment.batches += len(chosen)
-            segment.last_timestamp = max(segment.last_timestamp, int(stamps[chosen].max()))
+        powers = np.maximum(np.frexp(sizes)[1] - 1, 0)
+        for power, pair in _summed_by(powers, sizes):
+            _add(self.batch_sizes[1 << power], pair)
+        for codec, pair in _summed_by(table.codec, sizes):
+            _add(self.codecs[codec_name(codec)], pair)
+        base_offset = parse_base_offset(batches.path.rpartition("/")[2], LOG)
+        segment = self.segments[0 if base_offset is None else base_offset]
+        segment.bytes += size
+        segment.batches += len(table)
+        segment.last_timestamp = max(segment.last_timestamp, int(stamps.max()))
 
 
 def summed(found: Iterable[Mapping[Any, Sequence[int]]]) -> dict[Any, list[int]]:
@@ -310,22 +321,19 @@ def _add(counts: list[int], more: Sequence[int]) -> None:
     counts[1] += more[1]
 
 
-_FEW_ROWS: Final = 16
-"""So many rows, as a small partition has, are looked at sooner than encoded by Arrow."""
+_FEW_BATCHES: Final = 16
+"""So many, as a small partition has, are sooner looked at one by one than together by numpy."""
 
 
-def _rows_by(names: pa.Array) -> Iterator[tuple[Any, Any]]:
-    """Yield each name, and the rows that have it: int64[n]."""
-    if len(names) <= _FEW_ROWS:
-        rows: dict[Any, list[int]] = {}
-        for row, name in enumerate(names.to_pylist()):
-            rows.setdefault(name, []).append(row)
-        yield from ((name, np.array(chosen)) for name, chosen in rows.items())
-        return
-    coded = names.dictionary_encode()
-    codes = coded.indices.to_numpy()
-    for code, name in enumerate(coded.dictionary.to_pylist()):
-        yield name, np.flatnonzero(codes == code)
+def _summed_by(numbers: Integers, sizes: Integers) -> Iterable[tuple[int, Sequence[int]]]:
+    """Return each number of n batches, with the count and the bytes of those that have it."""
+    if len(numbers) <= _FEW_BATCHES:
+        return zip(numbers.tolist(), ((1, size) for size in sizes.tolist()), strict=True)
+    names, rows = np.unique(numbers, return_inverse=True)
+    totals = np.zeros(len(names), np.int64)
+    np.add.at(totals, rows, sizes)
+    pairs = zip(np.bincount(rows).tolist(), totals.tolist(), strict=True)
+    return zip(names.tolist(), pairs, strict=True)
 
 
 def measure(
@@ -346,8 +354,8 @@ def measure(
         KafkaLogError: directories or logs that cannot be read.
     """
     found = {key: Measured(Timeline(most_spans)) for key in sorted(partitions_of(paths, topic))}
-    for key, batch in read_batch_rows(paths, found, options, told):
-        found[key].add(batch)
+    for key, batches in read_batches(paths, found, options, told):
+        found[key].add(batches)
     with_one_width(found, has_gaps=has_gaps)
     return found
 

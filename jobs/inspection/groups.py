@@ -42,7 +42,9 @@ _NOTHING: Final[Row] = {**dict.fromkeys(("topic", "partition", "offset", "end"))
 _NOBODY: Final[Row] = dict.fromkeys(("member", "client", "instance", "host", "process"))
 
 
-def list_groups(paths: Sequence[str], names: Sequence[str] = ()) -> list[Row]:
+def list_groups(
+    paths: Sequence[str], names: Sequence[str] = (), watch: LogEndTracker | None = None
+) -> list[Row]:
     """Return a row for each partition that a group reads or has a position in.
 
     So has a member without partitions, and a group that has neither. ``problem`` says why there is
@@ -51,6 +53,7 @@ def list_groups(paths: Sequence[str], names: Sequence[str] = ()) -> list[Row]:
     Args:
         paths: the log directories.
         names: these groups; all if none is named.
+        watch: what it has listed is not listed again.
 
     Raises:
         UnknownTopicOrPartitionError: there is no such group.
@@ -58,7 +61,7 @@ def list_groups(paths: Sequence[str], names: Sequence[str] = ()) -> list[Row]:
     """
     log_dirs = log_dirs_of(paths)
     lost = say_missing(log_dirs, None)
-    groups = _groups(paths, log_dirs, names)
+    groups = _groups(paths, log_dirs, names, watch)
     for name in names:
         if name not in groups:
             raise UnknownTopicOrPartitionError(
@@ -113,12 +116,14 @@ def _partitions(group: KnownGroup) -> set[TopicPartition]:
     return group.positions.keys() | {key for each in record.members.values() for key in each.held}
 
 
-def _groups(paths: Sequence[str], log_dirs: LogDirs, names: Sequence[str]) -> dict[str, KnownGroup]:
+def _groups(
+    paths: Sequence[str], log_dirs: LogDirs, names: Sequence[str], seen: LogEndTracker | None
+) -> dict[str, KnownGroup]:
     """Return the groups that are named, and maybe others; all where one of them is not there."""
     watch = ends_of(paths, OFFSETS_TOPIC)
     known = watch.look().offsets
     if not known:
-        there = partitions_of(paths, None)
+        there = partitions_of(paths, None, watch=seen)
         # A broker's groups may be in a directory that was not named; the sink knows all of its own.
         if there and load_committed(log_dirs.paths).state is None:
             _LOGGER.warning("there is no topic %s here, which has the positions", OFFSETS_TOPIC)

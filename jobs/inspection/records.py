@@ -6,7 +6,7 @@ import json
 from collections import deque
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -285,13 +285,15 @@ def offsets_before_end(
 
 _READ_TOGETHER_BYTES: Final = 256 << 10
 
+_T = TypeVar("_T")
+
 
 def read_in_threads(
     given: Iterable[LogSplit],
-    read: Callable[[LogSplit], Iterable[pa.RecordBatch]],
+    read: Callable[[LogSplit], Iterable[_T]],
     told: Callable[[int, int], object] = lambda _done, _size: None,
-) -> Iterator[pa.RecordBatch]:
-    """Read splits in threads, a few ahead, and return their batches in order.
+) -> Iterator[_T]:
+    """Read splits in threads, a few ahead, and return what comes of each in order.
 
     Small ones are read together: a thread for each costs more than what it reads.
     ``told`` is called with the bytes that are done, and with those of all.
@@ -300,11 +302,11 @@ def read_in_threads(
     size, done = sum(split.size for pack in splits for split in pack), 0
     told(done, size)
 
-    def read_all(pack: Iterable[LogSplit]) -> list[pa.RecordBatch]:
+    def read_all(pack: Iterable[LogSplit]) -> list[_T]:
         return [batch for split in pack for batch in read(split)]
 
     cores = available_cores()
-    running: deque[tuple[int, Future[list[pa.RecordBatch]]]] = deque()
+    running: deque[tuple[int, Future[list[_T]]]] = deque()
     with system.pool(cores, "kafkalog-read") as pool:
         try:
             while splits or running:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from kafkalog.checkpoints.broker import read_topic_id
 from kafkalog.checkpoints.committed import load_committed
 from kafkalog.checkpoints.voters import find_voters
+from kafkalog.files.remote_path import RemotePath
 from kafkalog.jobs.inspection.log_dirs import (
     check_some_partition,
     ends_of,
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from kafkalog.checkpoints.commit_state import ReplicaState, TopicState
+    from kafkalog.streaming.log.log_dir import PartitionDirectory
     from kafkalog.streaming.store.ends.rule import OffsetGap
     from kafkalog.streaming.store.ends.tracker import LogEndTracker
 
@@ -33,8 +36,14 @@ __all__ = ["describe_partitions", "ends_of", "list_offsets", "list_topics"]
 Row = dict[str, Any]
 
 
-def list_topics(paths: Sequence[str], watch: LogEndTracker | None = None) -> list[Row]:
-    """Return a row for each topic; what ``watch`` has listed is not listed again."""
+def list_topics(
+    paths: Sequence[str], watch: LogEndTracker | None = None, described: Sequence[Row] = ()
+) -> list[Row]:
+    """Return a row for each topic; what ``watch`` has listed is not listed again.
+
+    Nor is it asked again how large partitions are that were ``described``.
+    """
+    sizes = {(row["topic"], row["partition"]): row["bytes"] for row in described}
     log_dirs = log_dirs_of(paths)  # held, so that what is listed again need not be parsed again
     say_missing(log_dirs, None)
     rows: dict[str, Row] = {}
@@ -44,12 +53,17 @@ def list_topics(paths: Sequence[str], watch: LogEndTracker | None = None) -> lis
             row = rows[key.topic] = {"topic": key.topic, "topicId": read_topic_id(found.path)}
             row |= {"partitions": 0, "bytes": 0}
         row["partitions"] += 1
-        is_listed = watch is not None and watch.has_segments(found)
-        with watch.open(key) if watch and is_listed else PartitionLog(found.path, key) as log:
-            row["bytes"] += _size(log)
+        size = sizes.get(key)
+        row["bytes"] += _size_of(found, watch) if size is None else size
     _add_replicas(paths, rows)
     _add_settings(paths, rows)
     return list(rows.values())
+
+
+def _size_of(found: PartitionDirectory, watch: LogEndTracker | None) -> int:
+    key, is_listed = found.topic_partition, watch is not None and watch.has_segments(found)
+    with watch.open(key) if watch and is_listed else PartitionLog(found.path, key) as log:
+        return _size(log)
 
 
 def _add_settings(paths: Sequence[str], rows: dict[str, Row]) -> None:
@@ -151,7 +165,9 @@ def _size(log: PartitionLog) -> int:
     size = 0
     for segment in log.segments:
         with suppress(FileNotFoundError):  # deleted since
-            size += segment.path.stat().st_size
+            place = segment.place()
+            status = place.stat() if isinstance(place, RemotePath) else os.stat(place)  # noqa: PTH116
+            size += status.st_size
     return size
 
 

@@ -7,8 +7,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-import pyarrow.compute as pc
-
 from kafkalog.checkpoints.committed import load_committed
 from kafkalog.errors import KafkaLogError
 from kafkalog.files.system import system
@@ -17,7 +15,7 @@ from kafkalog.jobs.inspection.figures import (
     Measured,
     PartitionCount,
     Timeline,
-    read_batch_rows,
+    read_batches,
     with_one_width,
 )
 from kafkalog.jobs.inspection.groups import list_groups
@@ -37,8 +35,7 @@ from kafkalog.streaming.log.read.transactions import open_at
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
 
-    import pyarrow as pa
-
+    from kafkalog.streaming.records.batch_rows import DescribedBatches
     from kafkalog.streaming.store.ends.tracker import LogEndTracker
 
 
@@ -168,8 +165,8 @@ def _describe(facts: Facts, paths: Sequence[str], watch: LogEndTracker) -> None:
     finders: dict[str, Callable[[], list[Row]]] = {
         "partitions": lambda: describe_partitions(paths, facts.topic, watch),
         "offsets": lambda: list_offsets(paths, facts.topic, watch),
-        "topics": lambda: _of_topic(facts, list_topics(paths, watch)),
-        "groups": lambda: _of_topic(facts, list_groups(paths)),
+        "topics": lambda: _of_topic(facts, list_topics(paths, watch, facts.partitions)),
+        "groups": lambda: _of_topic(facts, list_groups(paths, watch=watch)),
         "writers": lambda: _writers(facts, paths),
     }
     for name, find in finders.items():
@@ -202,13 +199,13 @@ def _read(
     counts = {key: PartitionCount() for key in facts.measured}
     transactional: set[TopicPartition] = set()
     try:
-        for key, batch in read_batch_rows(
+        for key, batches in read_batches(
             paths, counts, _READING, lambda read, _: told(read, max(size, read)), watch
         ):
-            counts[key].add(batch)
-            facts.measured[key].add(batch)
-            _note_damage(facts, key, batch)
-            if batch.column("transactional").true_count:
+            counts[key].add(batches)
+            facts.measured[key].add(batches)
+            _note_damage(facts, key, batches)
+            if batches.table.is_transactional.any():
                 transactional.add(key)
     except KafkaLogError as error:
         facts.unknown["records"] = error
@@ -224,13 +221,13 @@ def _read(
         told(done, max(size, done))
 
 
-def _note_damage(facts: Facts, key: TopicPartition, batch: pa.RecordBatch) -> None:
-    if facts.checks or batch.column("error").null_count == batch.num_rows:
+def _note_damage(facts: Facts, key: TopicPartition, batches: DescribedBatches) -> None:
+    if facts.checks or not any(batches.errors):
         return
-    rows = batch.filter(pc.is_valid(batch.column("error")))
-    for row in rows.select(["file", "position", "error"]).to_pylist():
-        text = f"{row['file']}: the batch at position {row['position']}: {row['error']}"
-        facts.damage.setdefault(key, []).append(text)
+    for position, error in zip(batches.table.position.tolist(), batches.errors, strict=True):
+        if error is not None:
+            text = f"{batches.path}: the batch at position {position}: {error}"
+            facts.damage.setdefault(key, []).append(text)
 
 
 def _note_what_was_skipped(facts: Facts) -> None:

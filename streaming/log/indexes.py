@@ -103,7 +103,7 @@ class SparseIndex(Closing):
                 self._take_known(path)
             # Until the written ones are counted, so that a file that shrinks meanwhile is told.
             self._entries = size // self.ENTRY.itemsize
-            if size <= WARM_BYTES:  # what a search reads of it anyway, at once
+            if self._entries and size <= WARM_BYTES:  # what a search reads of it anyway, at once
                 data = self._file.read(0, self._entries * self.ENTRY.itemsize)
                 self._whole = data[: len(data) // self.ENTRY.itemsize * self.ENTRY.itemsize].view(
                     self.ENTRY

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 import numpy as np
@@ -149,7 +149,8 @@ class PartitionLog(Closing):
     @property
     def log_start_offset(self) -> int:
         """The first offset that may be read: the checkpointed one, or the first segment's base."""
-        first = self.segments[0].base_offset if self.segments else 0
+        segments = self.segments
+        first = segments[0].base_offset if segments else 0
         return self._confirmed(max(self._checkpointed_start, first))
 
     def _confirmed(self, found: _T) -> _T:
@@ -231,19 +232,20 @@ class PartitionLog(Closing):
 
     # Reading
 
-    def slices(self, start: int, end: int) -> list[SegmentSlice]:
+    def slices(self, start: int, end: int, *, leaves_open: bool = False) -> list[SegmentSlice]:
         """Find the bytes of the offsets ``[start, end)``, segment by segment, by the indexes.
 
-        ``end`` is not checked against the end of the log: whoever reads the slices finds out.
+        ``end`` is not checked against the end of the log: whoever reads the slices finds out. With
+        ``leaves_open`` the first segment stays open until the log is closed: for :meth:`planned`.
 
         Raises:
             OffsetOutOfRangeError: ``start`` is below the log start offset.
         """
         if start >= end:
             return []
-        return retrying(lambda: self._slice(start, end), self.refresh)
+        return retrying(lambda: self._slice(start, end, leaves_open=leaves_open), self.refresh)
 
-    def _slice(self, start: int, end: int) -> list[SegmentSlice]:
+    def _slice(self, start: int, end: int, *, leaves_open: bool = False) -> list[SegmentSlice]:
         if start < self.log_start_offset:
             raise OffsetOutOfRangeError(
                 f"{self.topic_partition}: offset {start} is below {self.log_start_offset}, where "
@@ -251,22 +253,23 @@ class PartitionLog(Closing):
                 offset=start,
                 log_start_offset=self.log_start_offset,
             )
-        found = []
+        found: list[SegmentSlice] = []
         done = start
         # where segments overlap, one far below may hold the offset
         for segment in self.segments if self._may_overlap else self.segments.from_floor(start):
             if segment.base_offset >= end:
                 break
-            with segment:
+            with segment if found or not leaves_open or self._may_overlap else nullcontext():
                 following = self._following(segment)
                 limit = end if following is None else min(end, following)
                 first = max(done, segment.base_offset)
                 if first >= limit:
                     continue
                 sealed = limit == following
-                if segment.size or not sealed:
+                if not sealed or segment.size:
                     piece = slice_segment(segment, first, limit, sealed_end=sealed)
-                    found.append(piece._replace(replica=self._replica))
+                    is_replica = self._replica is not None
+                    found.append(piece._replace(replica=self._replica) if is_replica else piece)
                 done = limit
         return found
 
@@ -442,7 +445,7 @@ def measure_unread(log: PartitionLog, start: int, end: int) -> tuple[int, int | 
     The bytes are of whole batches; where ``end`` is below the log's, an index interval more at
     most. The time is None where there is no record, or it has none.
     """
-    slices = log.slices(max(start, log.log_start_offset), end)
+    slices = log.slices(max(start, log.log_start_offset), end, leaves_open=True)
     size = sum(each.size for each in slices)
     segment = log.planned(slices[0]) if slices else None
     if segment is not None:

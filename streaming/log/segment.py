@@ -222,7 +222,7 @@ class LogSegment(Closing):
         if self._contradicted and not around_damage:
             return None
         index = self._index(OFFSET_INDEX, OffsetIndex)
-        if index is not None:
+        if index:  # one without entries, as of a small segment, has none that lead beyond the log
             try:
                 index.limit(self.size)
             except CorruptIndexError as error:
@@ -425,9 +425,10 @@ class LogSegment(Closing):
             scan = scan_batches(data, file_position=position, path=str(self.place()))
             if scan.consumed:
                 ordered = self._count_ordered(scan.table, position + scan.consumed, last_offset)
-                yield from self._chunk(data, scan.table[:ordered], position)
                 if ordered < len(scan.table):
+                    yield from self._chunk(data, scan.table[:ordered], position)
                     raise self.disorder(scan.table[ordered : ordered + 1])
+                yield Chunk(data[: scan.consumed], scan.table, position)
                 position += scan.consumed
                 last_offset = int(scan.table.last_offset[-1])
             if scan.invalid is not None:

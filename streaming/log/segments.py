@@ -37,7 +37,7 @@ from kafkalog.streaming.log.segment import LogSegment
 from kafkalog.streaming.log.valid_batches import find_valid_end
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
     from kafkalog.files.watch import Stamp
@@ -200,6 +200,9 @@ class LogSegments(Sequence[LogSegment]):
     def __len__(self) -> int:
         return len(self._segments)
 
+    def __iter__(self) -> Iterator[LogSegment]:
+        return iter(self._segments)
+
     @property
     def active(self) -> LogSegment | None:
         """The segment that is appended to; None without any."""
@@ -212,6 +215,8 @@ class LogSegments(Sequence[LogSegment]):
 
     def from_floor(self, offset: int) -> Self:
         """Return the segment that holds ``offset``, and those after; all if it lies before them."""
+        if len(self._segments) <= 1:
+            return self
         return self[max(0, self._after(offset) - 1) :]
 
     def higher(self, offset: int) -> LogSegment | None:
@@ -228,6 +233,12 @@ class LogSegments(Sequence[LogSegment]):
             return segment.identity == opened.identity
         return False
 
+    def unopened(self) -> Self:
+        """Return the same segments, none of which is open."""
+        others = type(self)()
+        others._segments = [segment.unopened() for segment in self._segments]  # noqa: SLF001
+        return others
+
     def close(self) -> None:
         """Close the files of all segments."""
         for segment in self._segments:
@@ -235,6 +246,9 @@ class LogSegments(Sequence[LogSegment]):
 
     def _after(self, offset: int) -> int:
         return bisect_right(self._segments, offset, key=lambda segment: segment.base_offset)
+
+
+_NO_SEGMENTS: Final = LogSegments()
 
 
 class SegmentListing:
@@ -246,7 +260,7 @@ class SegmentListing:
     def __init__(self, directory: Path) -> None:
         """Take a partition's folder; nothing is listed yet."""
         self._directory = directory
-        self._listed = LogSegments()
+        self._listed = _NO_SEGMENTS
         self._stamp: Stamp | None = None
         """Of the folder, where a later change shows in it."""
 
@@ -270,9 +284,9 @@ class SegmentListing:
         segments = self.segments()
         if len(segments) > _MOST_KEPT:  # memory is to follow partitions, not segments
             self.refresh()
-            self._listed = LogSegments()
+            self._listed = _NO_SEGMENTS
             return segments
-        return LogSegments(segment.unopened() for segment in segments)
+        return segments.unopened()
 
     def refresh(self) -> None:
         """List again when next asked: a file of the listing is gone."""

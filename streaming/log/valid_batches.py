@@ -72,7 +72,8 @@ class ValidBatches:
             try:
                 chunk = next(chunks)
             except StopIteration as stop:
-                self.end = self.end._replace(problem=stop.value)
+                if stop.value is not None:
+                    self.end = self.end._replace(problem=stop.value)
                 return
             next_offset = int(chunk.table.last_offset[-1]) + 1
             self.end = ValidEnd(next_offset, chunk.file_position + len(chunk.data), None)

@@ -8,7 +8,7 @@ Source: Kafka ``DumpLogSegments`` without ``--deep-iteration``.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -21,13 +21,13 @@ from kafkalog.streaming.records.compression import DEFAULT_LIMIT, Codec
 from kafkalog.streaming.records.message_sets.reader import MessageSetReader
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
     from kafkalog.streaming.records.arrow_buffers import Bytes, Integers
 
-__all__ = ["BATCH_ROW_SCHEMA", "BatchDescriber"]
+__all__ = ["BATCH_ROW_SCHEMA", "BatchDescriber", "BatchHeaders", "DescribedBatches", "codec_name"]
 
 BATCH_ROW_SCHEMA: Final = pa.schema(
     {
@@ -78,6 +78,22 @@ _LAST_CODEC: Final = int(max(Codec))
 _CODECS: Final = (*(codec.name.lower() for codec in Codec), *[_UNKNOWN_CODEC] * 3)
 
 
+class DescribedBatches(NamedTuple):
+    """Batches of one file, and what is known of each of them beside its header."""
+
+    path: str
+    table: BatchTable
+    is_bad: NDArray[np.bool_]
+    """Whether its checksum is wrong."""
+    base_offset: Integers
+    records: Integers
+    """How many records it has; 0 where that is not known."""
+    is_opened: NDArray[np.bool_]
+    """Whether base offset and records are known: not of a compressed message that cannot be opened.
+    """
+    errors: Sequence[str | None]
+
+
 class BatchDescriber:
     """Takes batches as ``RecordDecoder.feed`` does and gives a row of ``BATCH_ROW_SCHEMA`` each.
 
@@ -100,9 +116,11 @@ class BatchDescriber:
         end_offset: int,
     ) -> Iterator[pa.RecordBatch]:
         """Describe the batches with ``start_offset <= last offset < end_offset``."""
-        table = table[(table.last_offset >= start_offset) & (table.last_offset < end_offset)]
+        table = _ending_in(table, start_offset, end_offset)
         if len(table):
-            self._kept.append(self._rows(data, table, file_position, path))
+            self._kept.append(
+                _rows(_described(self._message_sets, data, table, file_position, path))
+            )
         if sum(map(len, self._kept)) >= _ROWS:
             yield from self.flush()
 
@@ -112,70 +130,110 @@ class BatchDescriber:
         if kept:
             yield kept[0] if len(kept) == 1 else pa.concat_batches(kept)
 
-    def _rows(
-        self, data: Bytes, table: BatchTable, file_position: int, path: str
-    ) -> pa.RecordBatch:
-        bad = invalid_checksums(data, table, file_position=file_position)
-        errors = _errors(table, bad)
-        base_offset, count, opened = self._opened(data, table, file_position, path, errors)
-        columns = {
-            "file": pa.repeat(path, len(table)),
-            "position": table.position,
-            "size": table.size,
-            "magic": table.magic,
-            "codec": [_CODECS[codec] for codec in table.codec.tolist()],
-            "crc": table.crc,
-            "crcValid": ~bad,
-            "baseOffset": pa.array(base_offset, pa.int64(), mask=~opened),
-            "lastOffset": table.last_offset,
-            "count": pa.array(count, pa.int32(), mask=~opened),
-            "baseTimestamp": table.base_timestamp,
-            "maxTimestamp": table.max_timestamp,
-            "timestampType": _timestamp_types(table),
-            "producerId": table.producer_id,
-            "producerEpoch": table.producer_epoch,
-            "baseSequence": table.base_sequence,
-            "lastSequence": _last_sequence(table),
-            "transactional": table.is_transactional,
-            "control": table.is_control,
-            "deleteHorizonMs": pa.array(
-                table.base_timestamp, pa.int64(), mask=~_has_delete_horizon(table)
-            ),
-            "leaderEpoch": table.leader_epoch,
-            "error": errors,
-        }
-        # Of their types at once: a cast of Arrow's takes 5 µs, and a small partition has a row.
-        arrays = [
-            each if isinstance(each, pa.Array) else pa.array(each, _TYPES[name])
-            for name, each in columns.items()
-        ]
-        return pa.RecordBatch.from_arrays(arrays, schema=BATCH_ROW_SCHEMA)
 
-    def _opened(
+class BatchHeaders:
+    """Takes batches as :class:`BatchDescriber` does, and keeps what it has ``found`` as it is.
+
+    For who counts: to make a row in Arrow takes longer than to read a small partition.
+    """
+
+    def __init__(self, *, max_decompressed_bytes: int = DEFAULT_LIMIT) -> None:
+        """Prepare; a compressed message that holds more bytes than that has an error."""
+        self._message_sets = MessageSetReader(max_decompressed_bytes=max_decompressed_bytes)
+        self.found: list[DescribedBatches] = []
+
+    def feed(
         self,
         data: Bytes,
         table: BatchTable,
-        file_position: int,
-        path: str,
-        errors: list[str | None],
-    ) -> tuple[Integers, Integers, NDArray[np.bool_]]:
-        """Return base offsets, counts, and of which batches they are known; add to ``errors``."""
-        base_offset, count = table.base_offset.copy(), table.count.copy()
-        is_wrapper = (table.magic < 2) & (table.codec != Codec.NONE)
-        opened = ~is_wrapper
-        for row in np.flatnonzero(is_wrapper).tolist():
-            if errors[row] is not None:
-                continue
-            try:
-                facts = self._message_sets.wrapper_facts(
-                    data, table[row : row + 1], file_position=file_position, path=path
-                )
-            except CorruptRecordError as error:
-                errors[row] = str(error)
-                continue
-            base_offset[row], count[row] = facts.base_offset[0], facts.message_count[0]
-            opened[row] = True
-        return base_offset, count, opened
+        *,
+        file_position: int = 0,
+        path: str = "",
+        start_offset: int,
+        end_offset: int,
+    ) -> Iterator[pa.RecordBatch]:
+        """Keep the batches with ``start_offset <= last offset < end_offset``; give no row."""
+        table = _ending_in(table, start_offset, end_offset)
+        if len(table):
+            self.found.append(_described(self._message_sets, data, table, file_position, path))
+        return iter(())
+
+    def flush(self) -> Iterator[pa.RecordBatch]:
+        """Give no row."""
+        return iter(())
+
+
+def codec_name(codec: int) -> str:
+    """Return how rows name the codec that the attributes of a batch have."""
+    return _CODECS[codec]
+
+
+def _ending_in(table: BatchTable, start_offset: int, end_offset: int) -> BatchTable:
+    # By a mask, which copies: what is kept must not hold the table of a whole piece of the log.
+    return table[(table.last_offset >= start_offset) & (table.last_offset < end_offset)]
+
+
+def _described(
+    message_sets: MessageSetReader, data: Bytes, table: BatchTable, file_position: int, path: str
+) -> DescribedBatches:
+    """Check the checksums of batches, and open the wrappers among them."""
+    bad = invalid_checksums(data, table, file_position=file_position)
+    errors = _errors(table, bad)
+    base_offset, count = table.base_offset, table.count
+    is_wrapper = (table.magic < 2) & (table.codec != Codec.NONE)
+    opened = ~is_wrapper
+    wrappers = np.flatnonzero(is_wrapper).tolist()
+    if wrappers:
+        base_offset, count = base_offset.copy(), np.where(opened, count, 0)
+    for row in wrappers:
+        if errors[row] is not None:
+            continue
+        try:
+            facts = message_sets.wrapper_facts(
+                data, table[row : row + 1], file_position=file_position, path=path
+            )
+        except CorruptRecordError as error:
+            errors[row] = str(error)
+            continue
+        base_offset[row], count[row] = facts.base_offset[0], facts.message_count[0]
+        opened[row] = True
+    return DescribedBatches(path, table, bad, base_offset, count, opened, errors)
+
+
+def _rows(batches: DescribedBatches) -> pa.RecordBatch:
+    table, unknown = batches.table, ~batches.is_opened
+    columns = {
+        "file": pa.repeat(batches.path, len(table)),
+        "position": table.position,
+        "size": table.size,
+        "magic": table.magic,
+        "codec": [_CODECS[codec] for codec in table.codec.tolist()],
+        "crc": table.crc,
+        "crcValid": ~batches.is_bad,
+        "baseOffset": pa.array(batches.base_offset, pa.int64(), mask=unknown),
+        "lastOffset": table.last_offset,
+        "count": pa.array(batches.records, pa.int32(), mask=unknown),
+        "baseTimestamp": table.base_timestamp,
+        "maxTimestamp": table.max_timestamp,
+        "timestampType": _timestamp_types(table),
+        "producerId": table.producer_id,
+        "producerEpoch": table.producer_epoch,
+        "baseSequence": table.base_sequence,
+        "lastSequence": _last_sequence(table),
+        "transactional": table.is_transactional,
+        "control": table.is_control,
+        "deleteHorizonMs": pa.array(
+            table.base_timestamp, pa.int64(), mask=~_has_delete_horizon(table)
+        ),
+        "leaderEpoch": table.leader_epoch,
+        "error": batches.errors,
+    }
+    # Of their types at once: a cast of Arrow's takes 5 µs, and a small partition has a row.
+    arrays = [
+        each if isinstance(each, pa.Array) else pa.array(each, _TYPES[name])
+        for name, each in columns.items()
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=BATCH_ROW_SCHEMA)
 
 
 def _errors(table: BatchTable, bad: NDArray[np.bool_]) -> list[str | None]:

@@ -35,12 +35,13 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from kafkalog.model import OffsetRange
+    from kafkalog.model import OffsetRange, TopicPartition
     from kafkalog.streaming.log.partition_log import PartitionLog
     from kafkalog.streaming.options.read_options import ReadOptions
     from kafkalog.streaming.source.offsets import PartitionOffsets
     from kafkalog.streaming.source.planner import Selection
     from kafkalog.streaming.source.start import Bound
+    from kafkalog.streaming.store.ends.tiered import LogStart
     from kafkalog.streaming.store.ends.tracker import LogEndTracker
 
 
@@ -237,11 +238,11 @@ def _plan(
 ) -> list[LogSplit]:
     """Plan what a look has found ``available``."""
     ending = bounds[1]
-    start, end = _resolved(options, bounds, logs, available, policy)
+    start, end, log_starts = _resolved(options, bounds, logs, available, policy)
     policy.logs_cut(
         {k: gap for k, gap in logs.ends.lost.items() if ending.is_open(k, end[k], gap.start)}
     )
-    ranges = readable_ranges(start, end, available, logs, policy)
+    ranges = readable_ranges(start, end, available, logs, policy, log_starts=log_starts)
     if selection is not None:
         disorder_ms = options.max_timestamp_disorder_ms
         ranges = prune_ranges(ranges, selection, logs, disorder_ms=disorder_ms)
@@ -261,12 +262,18 @@ def _resolved(
     logs: EndOffsets,
     available: PartitionOffsets,
     policy: LossPolicy,
-) -> tuple[PartitionOffsets, PartitionOffsets]:
-    """Return the offsets at which each partition starts and ends."""
+) -> tuple[PartitionOffsets, PartitionOffsets, dict[TopicPartition, LogStart]]:
+    """Return the offsets at which each partition starts and ends, and the log starts of some."""
     starting, ending = bounds
     strategy = options.starting_timestamp_strategy
     positions = starting_positions(options, starting.group, available, logs)
-    start = resolve_start(starting, available, logs, when_none=strategy, positions=positions)
+    log_starts = {
+        key: logs.start_of(key)
+        for key in available
+        if key not in positions and starting.each is None and starting.is_earliest(key)
+    }
+    known = {**positions, **{key: log_start.offset for key, log_start in log_starts.items()}}
+    start = resolve_start(starting, available, logs, when_none=strategy, positions=known)
     end = resolve_end(ending, available, logs)
     # Since the look, such a log was written on, and all deleted that the look had found.
     outrun = {
@@ -280,7 +287,7 @@ def _resolved(
     policy.ends_before_start(outrun, end)
     start = {**start, **{key: end[key] for key in outrun}}
     _check_order(start, end)
-    return start, end
+    return start, end, log_starts
 
 
 def _refuse_if_compacted_beyond(

@@ -7,6 +7,7 @@ import os
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import groupby
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from kafkalog.errors import KafkaLogError, OffsetOutOfRangeError, UnknownTopicOrPartitionError
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from kafkalog.streaming.source.end_offsets import EndOffsets
     from kafkalog.streaming.source.loss import LossPolicy
     from kafkalog.streaming.source.offsets import PartitionOffsets
+    from kafkalog.streaming.store.ends.tiered import LogStart
 
 
 __all__ = [
@@ -202,12 +204,15 @@ def readable_ranges(
     available: PartitionOffsets,
     logs: EndOffsets,
     policy: LossPolicy,
+    *,
+    log_starts: Mapping[TopicPartition, LogStart] = MappingProxyType({}),
 ) -> list[OffsetRange]:
     """Find what there is to read from ``start`` to ``end``, in order of the partitions.
 
     ``available`` are the ends as of now. A partition of ``end`` that ``start`` does not name is new
     and read from its log start. What is gone goes to ``policy``; if that does not raise, the rest
-    is given. Empty ranges are left out.
+    is given. Empty ranges are left out. ``log_starts`` were looked up for ``start``, and are not
+    looked up again: what is deleted after that is found by who plans or reads the ranges.
 
     Raises:
         DataLossError: offsets are gone, and the query wants to fail then.
@@ -216,21 +221,34 @@ def readable_ranges(
     policy.ends_before_start(start, end)
     begins = dict(start)
     added = [key for key in end if key not in start]
-    starts = {key: logs.log_start_if_there(key) for key in added if key in available}
-    begins |= {key: start for key, start in starts.items() if start is not None}
+    looked_up = {key: logs.start_if_there(key) for key in added if key in available}
+    found = {key: log_start for key, log_start in looked_up.items() if log_start is not None}
+    begins |= {key: log_start.offset for key, log_start in found.items()}
     policy.initial_offsets_not_found(key for key in added if key not in begins)
     policy.added_partitions_start_late({key: begins[key] for key in added if key in begins})
     wanted = (OffsetRange(key, begins[key], end[key]) for key in sorted(end) if key in begins)
-    clipped = (_clip(entry, available, logs, policy) for entry in wanted if entry.start < entry.end)
+    found |= log_starts
+    clipped = (
+        _clip(entry, found.get(entry.topic_partition), available, logs, policy)
+        for entry in wanted
+        if entry.start < entry.end
+    )
     return [entry for entry in clipped if entry.start < entry.end]
 
 
 def _clip(
-    wanted: OffsetRange, available: PartitionOffsets, logs: EndOffsets, policy: LossPolicy
+    wanted: OffsetRange,
+    log_start: LogStart | None,
+    available: PartitionOffsets,
+    logs: EndOffsets,
+    policy: LossPolicy,
 ) -> OffsetRange:
-    """Take off what lies below the log start or beyond the end."""
+    """Take off what lies below the log start, which is looked up if need be, or beyond the end."""
     key, start, end = wanted
-    log_start = logs.start_if_there(key) if key in available else None
+    if key not in available:
+        log_start = None
+    elif log_start is None:
+        log_start = logs.start_if_there(key)
     if log_start is None:
         policy.partitions_deleted({key: start})
         return OffsetRange(key, end, end)
@@ -406,7 +424,9 @@ def join_splits(splits: list[LogSplit], target: int) -> list[LogSplit]:
             groups.append([split])
             filled = split.size
     return [
-        replace(group[0], slices=tuple(piece for split in group for piece in split.slices))
+        group[0]
+        if len(group) == 1
+        else replace(group[0], slices=tuple(piece for split in group for piece in split.slices))
         for group in groups
     ]
 

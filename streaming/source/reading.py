@@ -21,7 +21,6 @@ from kafkalog.errors import (
     TimestampOutOfRangeError,
     UnknownTopicOrPartitionError,
 )
-from kafkalog.files.paths import as_path
 from kafkalog.streaming.log.read.slice_reader import read_slice
 from kafkalog.streaming.records.columns import (
     DEFAULT_MAX_BATCH_BYTES,
@@ -235,9 +234,10 @@ class SplitReader:
         def elsewhere(offset: int, error: Exception) -> Iterator[pa.RecordBatch] | None:
             return self._of_another_replica(planned, offset, error)
 
+        folder = planned.folder
         try:
-            self._check_topic(planned)
-            self._check_history(as_path(planned.path).parent)
+            self._check_topic(folder)
+            self._check_history(folder)
         except (KafkaLogError, OSError) as error:
             rest = elsewhere(planned.start_offset, error)
             if rest is None:
@@ -250,6 +250,7 @@ class SplitReader:
                 committed_only=self.committed_only,
                 salvage=self.salvage,
                 elsewhere=elsewhere,
+                folder=folder,
             )
         yield from rest
 
@@ -271,7 +272,7 @@ class SplitReader:
             start = max(offset, planned.start_offset)
             pieces = _pieces_of(again, start, planned.end_offset)
             return (batch for piece in pieces for batch in self._read_planned(piece))
-        folder = as_path(planned.path).parent
+        folder = planned.folder
         self.failed.add(folder.parent)
         if not all(log_dirs.avoid(each) for each in self.failed):
             return None
@@ -316,18 +317,17 @@ class SplitReader:
             found = LogDirs(self.paths).partitions().get(self.topic_partition)
         except LogDirectoryError:  # gone with all that is around it
             return None
-        if found is None or found.path == as_path(rest.path).parent:
+        if found is None or found.path == rest.folder:
             return None
         try:
             return _pieces_of(found, rest.start_offset, rest.end_offset)
         except UnknownTopicOrPartitionError:
             return None
 
-    def _check_topic(self, planned: SegmentSlice) -> None:
+    def _check_topic(self, folder: Path) -> None:
         """Refuse to read the offsets of another topic of the same name."""
         if self.topic_id is None:
             return
-        folder = as_path(planned.path).parent
         found = read_topic_id(folder)
         topic = self.topic_partition.topic
         if (

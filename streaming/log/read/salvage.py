@@ -107,7 +107,7 @@ class Salvage:
             rest = segment.size - self.position
             length = min(needed or max(min(CHUNK_BYTES, end - self.position), HEADER_SIZE), rest)
             data = segment.opened.read(self.position, length)
-            scan = scan_batches(data, file_position=self.position, path=str(segment.path))
+            scan = scan_batches(data, file_position=self.position, path=str(segment.place()))
             needed = 0 if scan.consumed else scan.needed
             if scan.consumed:
                 chunk = Chunk(data[: scan.consumed], scan.table, self.position)
@@ -142,9 +142,12 @@ class Salvage:
         if not len(table):
             return table
         wrong = self._misplaced(segment, table, chunk.file_position + len(chunk.data))
-        for row in np.flatnonzero(wrong).tolist():
-            self._leave_out(segment, table, row, "its offsets do not fit between its neighbours'")
-        table = table[~wrong]
+        if wrong.any():
+            for row in np.flatnonzero(wrong).tolist():
+                self._leave_out(
+                    segment, table, row, "its offsets do not fit between its neighbours'"
+                )
+            table = table[~wrong]
         if len(table):
             self._last_offset = int(table.last_offset[-1])
         return table

@@ -24,7 +24,6 @@ from kafkalog.errors import (
     UnknownTopicOrPartitionError,
 )
 from kafkalog.files.deferred_signals import check_interrupt
-from kafkalog.files.paths import as_path
 from kafkalog.files.remote_path import RemotePath
 from kafkalog.streaming.log.log_dir import check_stamp
 from kafkalog.streaming.log.read.slices import open_planned
@@ -34,6 +33,7 @@ from kafkalog.streaming.log.segments import LogSegments, leaps_into_higher, retr
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     import pyarrow as pa
 
@@ -118,6 +118,7 @@ def read_slice(
     committed_only: bool = False,
     salvage: Salvage | None = None,
     elsewhere: Elsewhere | None = None,
+    folder: Path | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Read the offsets of ``planned``, in order, as ``decoder`` gives them.
 
@@ -131,7 +132,7 @@ def read_slice(
 
     With ``salvage`` damage is left out, counted and warned of instead of raised. ``committed_end``
     has no meaning then. ``elsewhere`` is asked where reading fails, with the next offset and the
-    error: it may give the rest from another replica.
+    error: it may give the rest from another replica. ``folder`` is the slice's, of who knows it.
 
     Raises:
         OffsetOutOfRangeError: retention has deleted the segment; holds the log start offset.
@@ -142,12 +143,10 @@ def read_slice(
         UnknownTopicOrPartitionError: the folder is gone; holds the next offset.
         LogDirectoryError: the replica was not in sync any more.
     """
-    aborted = (
-        AbortedTransactions(as_path(planned.path).parent, around_damage=salvage is not None)
-        if committed_only
-        else None
+    reader = _SliceReader(
+        *(topic_partition, planned, folder or planned.folder, decoder),
+        *(committed_end, committed_only, salvage),
     )
-    reader = _SliceReader(topic_partition, planned, decoder, committed_end, aborted, salvage)
     return reader.batches() if elsewhere is None else reader.batches_of_replicas(elsewhere)
 
 
@@ -164,17 +163,20 @@ class _SliceReader:
         self,
         topic_partition: TopicPartition,
         planned: SegmentSlice,
+        folder: Path,
         decoder: Decoder,
         committed_end: int | None,
-        aborted: AbortedTransactions | None,
+        committed_only: bool,
         salvage: Salvage | None,
     ) -> None:
         self._topic_partition = topic_partition
         self._planned = planned
-        self._directory = as_path(planned.path).parent
+        self._directory = folder
         self._decoder = decoder
         self._committed_end = committed_end
-        self._aborted = aborted
+        self._aborted = None
+        if committed_only:
+            self._aborted = AbortedTransactions(folder, around_damage=salvage is not None)
         self._salvage = salvage
         self._next = planned.start_offset
         self._end = planned.end_offset
@@ -219,7 +221,7 @@ class _SliceReader:
 
     def _open_planned(self) -> _Place | None:
         """Open the very file that was planned to be read; None if its name leads elsewhere now."""
-        segment = open_planned(self._planned)
+        segment = open_planned(self._planned, self._directory)
         if segment is None:
             return None
         return _Place(segment, self._planned.start_position, self._planned.end_position)
@@ -405,7 +407,7 @@ class _SliceReader:
                     chunk.data,
                     wanted,
                     file_position=chunk.file_position,
-                    path=str(segment.path),
+                    path=str(segment.place()),
                     start_offset=self._next,
                     end_offset=self._end,
                 )

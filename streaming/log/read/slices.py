@@ -20,6 +20,7 @@ from kafkalog.streaming.log.segment import LogSegment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
 
     from kafkalog.files.watch import Stamp
 
@@ -67,6 +68,11 @@ class SegmentSlice(NamedTuple):
         """Bytes to read, at most."""
         return self.end_position - self.start_position
 
+    @property
+    def folder(self) -> Path:
+        """The partition's folder. To make a path takes longer than to open a file: ask once."""
+        return as_path(self.path).parent
+
     def announce(self) -> None:
         """Let the store know that it is read soon, after others or before them."""
         if isinstance(self.path, RemotePath):
@@ -110,12 +116,13 @@ def slice_segment(segment: LogSegment, start: int, end: int, *, sealed_end: bool
     )
 
 
-def open_planned(planned: SegmentSlice) -> LogSegment | None:
+def open_planned(planned: SegmentSlice, folder: Path | None = None) -> LogSegment | None:
     """Open the file that a slice was planned for; None if there is no such file any more.
 
-    A file that was planned under its ``.swap`` name has its final one by now.
+    ``folder`` is the slice's, of who knows it. A file that was planned under its ``.swap`` name has
+    its final one by now.
     """
-    directory = as_path(planned.path).parent
+    directory = folder or planned.folder
     for suffix in ("", SWAP):
         segment = LogSegment(directory, planned.base_offset, suffix)
         with suppress(FileNotFoundError):

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,11 +32,13 @@ from kafkalog.jobs.inspection.units import shown_duration
 from kafkalog.jobs.pipelines.replay_checkpoint import ReplayCheckpoint
 from kafkalog.model import OFFSETS_TOPIC, TopicPartition
 from kafkalog.streaming.coordinator.group_replay import read_group_positions
+from kafkalog.streaming.log import segment
 from kafkalog.streaming.records import columns
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from kafkalog.files.open_file import OpenFile
     from kafkalog.streaming.coordinator.group_replay import ReplayRecord
     from kafkalog.streaming.log.partition_log import PartitionLog
 
@@ -253,6 +256,26 @@ def test_watch_shows_the_names_once_where_it_is_read_on(
     assert {row.split()[0] for row in rows} == {"2023-11-14T23:15:00.000Z"}
     assert len({row.index("KiB") for row in rows[::2]}) == 1
     assert caplog.text.count("counts no offsets of Kafka") == 1, "once, not at each look"
+
+
+def test_the_log_of_a_partition_is_opened_for_its_end_and_for_its_lag(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = pa.table({"value": ["x"] * 6, "partition": pa.array([0, 1, 2] * 2, pa.int32())})
+    kafkalog.append(tmp_path, "t", table, options={"numPartitions": "3"})
+    opened: Counter[str] = Counter()
+    open_file = segment.open_file
+
+    def counted(path: Path | str) -> OpenFile:
+        opened[str(path).removeprefix(f"{tmp_path}/")] += 1
+        return open_file(path)
+
+    monkeypatch.setattr(segment, "open_file", counted)
+    rows = LagMeter([str(tmp_path)], ReadersNamed(offsets='{"t":{"0":0}}')).look()
+    assert [(row["lag"], row["bytes"] > 0, row["nextTimestamp"] > 0) for row in rows] == [
+        (2, True, True)
+    ] * 3
+    assert opened == {f"t-{partition}/{0:020d}.log": 2 for partition in range(3)}
 
 
 def test_a_look_at_what_is_as_before_opens_and_reads_nothing(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import re
 import shlex
 import subprocess
 import sys
+from collections import Counter
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree as ET
@@ -28,15 +29,19 @@ from kafkalog.checkpoints.commit_state import STATE_FILE
 from kafkalog.files.system import system
 from kafkalog.jobs.cli.app import app
 from kafkalog.jobs.report.charts import shown_moment
-from kafkalog.jobs.report.facts import Facts
+from kafkalog.jobs.report.facts import Facts, gather
 from kafkalog.jobs.report.findings import Limits, find_problems
 from kafkalog.jobs.report.page import MARK, SCRIPT
 from kafkalog.model import TopicPartition
+from kafkalog.streaming.log import segments
 from kafkalog.streaming.sink.group_writer import GroupWriter
+from kafkalog.streaming.store.ends.tracker import LogEndTracker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from kafkalog.streaming.log.partition_log import PartitionLog
 
 STAMP = 1_700_000_000_000
 DAY = 86_400_000
@@ -454,6 +459,37 @@ def test_names_of_strangers_are_text(tmp_path: Path) -> None:
     assert shown in {row[0] for row in cells(found, "Reader")}
     assert str(log) in texts(found)
     assert [each.text for each in found.iter("script")] == [SCRIPT]
+
+
+def test_a_report_opens_a_log_once_for_each_thing_it_asks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = pa.table({"value": ["x"] * 12, "partition": pa.array(range(12), pa.int32())})
+    kafkalog.append(tmp_path, "t", table, options={"numPartitions": "12"})
+    for folder in tmp_path.glob("t-*"):
+        os.utime(folder, (1, 1))  # so that what was listed counts
+    opened: Counter[str] = Counter()
+    listed: Counter[str] = Counter()
+    open_log, list_folder = LogEndTracker.open, segments._list
+
+    def open_counted(watch: LogEndTracker, key: TopicPartition) -> PartitionLog:
+        opened[str(key)] += 1
+        return open_log(watch, key)
+
+    def list_counted(folder: Path) -> list[str]:
+        listed[folder.name] += 1
+        return list_folder(folder)
+
+    monkeypatch.setattr(LogEndTracker, "open", open_counted)
+    monkeypatch.setattr(segments, "_list", list_counted)
+    facts = gather([str(tmp_path)], (), lambda *_: None, checks=False)
+    assert [(row["partitions"], row["bytes"]) for row in facts.topics] == [
+        (12, sum(row["bytes"] for row in facts.counts))
+    ]
+    # how many segments it has, where it starts, and where its bytes lie
+    assert set(opened.values()) == {3}
+    # the first one also to see if there is any partition at all
+    assert sorted(listed.values())[:-1] == [1] * 11
 
 
 def test_a_file_that_is_no_report_stays_as_it_is(log: Path, tmp_path: Path) -> None:

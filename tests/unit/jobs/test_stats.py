@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -13,8 +14,10 @@ from typer.testing import CliRunner
 import kafkalog
 from kafkalog.files.system import ThreadPool, system
 from kafkalog.jobs.cli.app import app
-from kafkalog.jobs.inspection.figures import count_partitions
+from kafkalog.jobs.inspection.figures import count_partitions, measure
 from kafkalog.jobs.inspection.units import for_people, shown_size
+from kafkalog.jobs.report.facts import gather
+from kafkalog.streaming.records.batch_rows import BatchDescriber
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -133,6 +136,41 @@ def test_small_partitions_are_read_by_one_thread_together(
     monkeypatch.setattr(ThreadPool, "submit", count)
     rows = count_partitions([str(tmp_path)], None, {}, lambda *_: None)
     assert ([row["records"] for row in rows], len(tasks)) == ([1] * 12, 1)
+
+
+def test_what_is_counted_is_not_made_rows_of_in_arrow_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = pa.table({"value": ["x"] * 12, "partition": pa.array(range(12), pa.int32())})
+    kafkalog.append(tmp_path, "t", table, options={"numPartitions": "12"})
+    described = []
+    monkeypatch.setattr(BatchDescriber, "feed", lambda *given, **_: described.append(given) or ())
+    assert [row["records"] for row in counted(tmp_path)] == [1] * 12
+    assert sum(row["records"] for row in gather([str(tmp_path)], (), print, checks=False).counts)
+    assert not described
+
+
+@pytest.mark.parametrize("batches", [3, 40])
+def test_a_few_batches_and_many_are_measured_alike(tmp_path: Path, batches: int) -> None:
+    for number in range(batches):
+        stamps = pa.array([STAMP + number * 400] * 2, pa.timestamp("ms"))
+        rows = pa.table({"value": ["x" * 10 * number] * 2, "timestamp": stamps})
+        kafkalog.append(tmp_path, "t", rows, options={"flush": "os"})
+    (found,) = measure(
+        [str(tmp_path)], "t", {}, lambda *_: None, most_spans=1000, has_gaps=True
+    ).values()
+    words = ("--topic", "t", "--partition", 0, "--count", 9999, "--json")
+    rows = [json.loads(line) for line in call("dump", tmp_path, *words)[1].splitlines()]
+    sizes = Counter(1 << (row["size"].bit_length() - 1) for row in rows)
+    spans = Counter((STAMP + number * 400) // 1000 for number in range(batches))
+    assert {least: pair[0] for least, pair in found.batch_sizes.items()} == sizes
+    assert {span: pair[0] for span, pair in found.timeline.spans.items()} == {
+        span: 2 * count for span, count in spans.items()
+    }
+    assert {
+        sum(pair[1] for pair in pairs.values())
+        for pairs in (found.batch_sizes, found.timeline.spans, found.codecs)
+    } == {sum(row["size"] for row in rows)}
 
 
 def test_a_topic_that_is_not_there_is_one_line(tmp_path: Path) -> None:
