@@ -27,14 +27,18 @@ from kafkalog.jobs.inspection.log_dirs import (
 )
 from kafkalog.jobs.pipelines.replay_checkpoint import FILE, ReplayCheckpoint
 from kafkalog.model import OFFSETS_TOPIC, listed
-from kafkalog.streaming.coordinator.group_replay import PositionsReplay, replay_records
+from kafkalog.streaming.coordinator.group_replay import (
+    PositionsReplay,
+    partition_for_group,
+    replay_records,
+)
 from kafkalog.streaming.groups.position_topics import is_of_earlier_topic, last_batch_of
 from kafkalog.streaming.log.history import find_divergence
 from kafkalog.streaming.log.partition_log import identity_of, measure_unread
 from kafkalog.streaming.source.offsets import from_json_text
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from kafkalog.model import TopicPartition
     from kafkalog.streaming.coordinator.group_replay import CommittedOffset
@@ -178,21 +182,28 @@ class _Replayed:
 
 
 class GroupReaders:
-    """Follows the positions of all groups. Not thread safe."""
+    """Follows the positions of all groups, or of the named ones. Not thread safe."""
 
-    def __init__(self) -> None:
+    def __init__(self, names: Collection[str] = ()) -> None:
+        self._names = names
         self._replayed: dict[TopicPartition, _Replayed] = {}
 
     def look(self, watch: LogEndTracker, ends: PartitionOffsets) -> list[Reader]:
         """Return the groups that have positions; ``ends`` is what ``watch`` has just found.
 
+        Of named groups those that lie where a broker keeps them: it reads nothing else.
+
         Raises:
             CorruptRecordError: the positions cannot be read.
         """
         found: dict[TopicPartition, _Replayed] = {}
-        for key, end in ends.items():
-            if key.topic == OFFSETS_TOPIC:
-                found[key] = self._up_to(watch, key, end)
+        keys = [key for key in ends if key.topic == OFFSETS_TOPIC]
+        if self._names:
+            count = max((key.partition for key in keys), default=0) + 1
+            kept_in = {partition_for_group(name, count) for name in self._names}
+            keys = [key for key in keys if key.partition in kept_in]
+        for key in keys:
+            found[key] = self._up_to(watch, key, ends[key])
         self._replayed = found
         return [reader for replayed in found.values() for reader in replayed.readers]
 
@@ -208,7 +219,7 @@ class GroupReaders:
             # Compaction may have taken away what took positions away, so a replay begins anew.
             which = identity_of(log)
             if known is None or (known.identity, known.log) != (identity, which) or known.end > end:
-                replay = PositionsReplay(log_name=str(log.directory))
+                replay = PositionsReplay(only=self._names, log_name=str(log.directory))
                 known = _Replayed(replay, identity, which, log.log_start_offset)
             for record in replay_records(log, known.end, end):
                 known.replay.feed(record)
@@ -246,7 +257,7 @@ class ReadersNamed:
     groups: Sequence[str] = ()
     checkpoints: Sequence[str] = ()
     offsets: str | None = None
-    _group_readers: GroupReaders = field(default_factory=GroupReaders, init=False, repr=False)
+    _group_readers: GroupReaders = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Refuse a checkpoint that can be none, at any time: one that is not there yet may come.
@@ -256,6 +267,7 @@ class ReadersNamed:
         """
         for location in self.checkpoints:
             _place(location)
+        object.__setattr__(self, "_group_readers", GroupReaders(frozenset(self.groups)))
 
     def look(self, watch: LogEndTracker, ends: PartitionOffsets) -> list[Reader]:
         """Return the readers as they stand now; ``ends`` is what ``watch`` has just found.
@@ -292,6 +304,8 @@ class ReadersNamed:
 
     def _of_groups(self, watch: LogEndTracker, ends: PartitionOffsets) -> list[Reader]:
         known = {reader.name: reader for reader in self._group_readers.look(watch, ends)}
+        if not known.keys() >= {*self.groups}:  # it may lie in another partition, as in a copy
+            known = {reader.name: reader for reader in GroupReaders().look(watch, ends)}
         for name in self.groups:
             if name not in known:
                 raise OptionError(

@@ -24,7 +24,7 @@ from kafkalog.streaming.records.columns import Columns, RecordDecoder
 from kafkalog.streaming.records.control import MarkerType, as_data_batches, marker_type
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
     from kafkalog.streaming.coordinator.group_metadata import GroupMetadata
     from kafkalog.streaming.log.partition_log import PartitionLog
@@ -155,10 +155,19 @@ def group_positions(
 class PositionsReplay:
     """The same, record by record; :meth:`positions` returns where the groups stand so far."""
 
-    def __init__(self, *, group: str | None = None, log_name: str = OFFSETS_TOPIC) -> None:
+    def __init__(
+        self,
+        *,
+        group: str | None = None,
+        only: Collection[str] = (),
+        log_name: str = OFFSETS_TOPIC,
+    ) -> None:
+        """Begin; ``only`` these groups are kept, if any is named, and damage is that of all."""
         self._group = group
         self._log_name = log_name
         self._prefixes = _key_prefixes(group)
+        if only:
+            self._prefixes = tuple(itertools.chain.from_iterable(map(_key_prefixes, only)))
         self._committed: _Commits = {}
         self._pending: dict[int, _Commits] = {}
         self._undecodable: dict[int, str] = {}

@@ -31,9 +31,10 @@ from kafkalog.jobs.inspection.lag import LagMeter, ReadersNamed
 from kafkalog.jobs.inspection.units import shown_duration
 from kafkalog.jobs.pipelines.replay_checkpoint import ReplayCheckpoint
 from kafkalog.model import OFFSETS_TOPIC, TopicPartition
-from kafkalog.streaming.coordinator.group_replay import read_group_positions
+from kafkalog.streaming.coordinator.group_replay import partition_for_group, read_group_positions
 from kafkalog.streaming.log import segment
 from kafkalog.streaming.records import columns
+from kafkalog.streaming.sink.group_writer import GroupWriter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -339,6 +340,40 @@ def test_positions_are_replayed_from_where_the_last_look_ended(
         assert starts == [0, *ends[:-1]]
         followed.look(watch, {key: ends[-1]})
         assert len(starts) == len(ends), "nothing new: nothing read"
+
+
+def test_of_a_named_group_nothing_of_the_others_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kafkalog.append(tmp_path, "t", pa.table({"value": ["x"] * 6}))
+    for number in range(8):
+        GroupWriter([str(tmp_path)], f"g-{number}").commit({TopicPartition("t", 0): number})
+    read: list[str] = []
+    replay = group_readers.replay_records
+
+    def noting(log: PartitionLog, start: int, end: int) -> Iterator[ReplayRecord]:
+        read.append(log.directory.name)
+        return replay(log, start, end)
+
+    monkeypatch.setattr(group_readers, "replay_records", noting)
+    (row,) = LagMeter([str(tmp_path)], ReadersNamed(groups=["g-3"])).look()
+    assert (row["reader"], row["lag"]) == ("g-3", 3)
+    assert read == [f"{OFFSETS_TOPIC}-{partition_for_group('g-3')}"]
+
+
+@pytest.mark.parametrize("is_elsewhere", [False, True], ids=["as a broker", "elsewhere"])
+def test_named_groups_stand_where_all_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_elsewhere: bool
+) -> None:
+    """A group may lie in another partition: of a copy, some partitions may be missing."""
+    path = UnpackedCase("p09-groups", tmp_path).path
+    monkeypatch.setattr(system, "time_ns", lambda: NOW * 1_000_000)
+    rows = LagMeter([path], ReadersNamed()).look()
+    if is_elsewhere:
+        monkeypatch.setattr(group_readers, "partition_for_group", lambda *_: 10_000)
+    for name in {row["reader"] for row in rows}:
+        found = LagMeter([path], ReadersNamed(groups=[name])).look()
+        assert found == [row for row in rows if row["reader"] == name]
 
 
 class OneLog:
