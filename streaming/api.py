@@ -544,6 +544,14 @@ def tail(
 def _read_splits(
     splits: Iterable[LogSplit | LatestSplit], options: ReadOptions, rows: ReadRows
 ) -> Iterator[pa.RecordBatch]:
+    from kafkalog.streaming.source.reading import join_batches  # noqa: PLC0415
+
+    yield from join_batches(_batches_of_splits(splits, options, rows))
+
+
+def _batches_of_splits(
+    splits: Iterable[LogSplit | LatestSplit], options: ReadOptions, rows: ReadRows
+) -> Iterator[pa.RecordBatch]:
     from kafkalog.streaming.lookup.latest import LatestSplit  # noqa: PLC0415
     from kafkalog.streaming.lookup.lookup import read_keys  # noqa: PLC0415
     from kafkalog.streaming.source.decoded import read_rows  # noqa: PLC0415

@@ -20,7 +20,7 @@ from kafkalog.streaming.log.intervals import EVERYTHING, NOTHING, Intervals
 from kafkalog.streaming.source.batch_plan import plan_batch
 from kafkalog.streaming.source.loss import with_remedy
 from kafkalog.streaming.source.planner import Selection, thin_split
-from kafkalog.streaming.source.reading import read_split
+from kafkalog.streaming.source.reading import join_batches, read_split
 from kafkalog.streaming.source.schema import RowSchema, view_arrow_schema
 
 if TYPE_CHECKING:
@@ -195,7 +195,8 @@ class LogTable(ds.Dataset):  # type: ignore[misc]  # pyarrow has no types
             rows, made = RowSchema.named([*sources], include_headers=True), _completed(schema)
 
         def read(split: LogSplit) -> Iterator[pa.RecordBatch]:
-            return read_split(thin_split(split, selection.timestamps), self._options, rows)
+            thinned = thin_split(split, selection.timestamps)
+            return join_batches(read_split(thinned, self._options, rows))
 
         try:
             with with_remedy(self._options):

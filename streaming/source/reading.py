@@ -31,7 +31,7 @@ from kafkalog.streaming.records.columns import (
 from kafkalog.streaming.source.loss import LossPolicy, with_remedy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from kafkalog.model import TopicPartition
     from kafkalog.streaming.log.history import LastBatch
@@ -50,6 +50,7 @@ __all__ = [
     "RecordRows",
     "SplitReader",
     "columns_of",
+    "join_batches",
     "naming_overflow",
     "read_split",
 ]
@@ -113,6 +114,40 @@ def read_split(
                 yield maker.rows_of(batch)
     if salvage is not None:
         salvage.report()
+
+
+_SMALL_ROWS: Final = 1024
+_SMALL_BYTES: Final = 64 << 10
+_JOINED_BATCHES: Final = 256
+_JOINED_BYTES: Final = 1 << 20
+
+
+def join_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Join small batches of one schema that follow each other.
+
+    A batch takes 12 KiB, whatever it holds: what is read of 10,000 partitions or segments of a few
+    records would be little else. What came before an error comes before it.
+    """
+    small: list[pa.RecordBatch] = []
+    size = 0
+    try:
+        for batch in batches:
+            is_small = batch.num_rows < _SMALL_ROWS and batch.nbytes < _SMALL_BYTES
+            if is_small:
+                small.append(batch)
+                size += batch.nbytes
+            is_full = len(small) == _JOINED_BATCHES or size >= _JOINED_BYTES
+            if small and (is_full or not is_small):
+                yield pa.concat_batches(small)
+                small, size = [], 0
+            if not is_small:
+                yield batch
+    except KafkaLogError:
+        if small:
+            yield pa.concat_batches(small)
+        raise
+    if small:
+        yield pa.concat_batches(small)
 
 
 @contextmanager

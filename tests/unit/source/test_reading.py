@@ -15,10 +15,11 @@ from kafkalog.streaming.options.read_options import ReadOptions
 from kafkalog.streaming.source.end_offsets import EndOffsets
 from kafkalog.streaming.source.loss import LossPolicy
 from kafkalog.streaming.source.planner import LogSplit, plan_splits
-from kafkalog.streaming.source.reading import read_split
+from kafkalog.streaming.source.reading import join_batches, read_split
 from kafkalog.streaming.source.schema import RowSchema, source_schema
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
 T0 = TopicPartition("t", 0)
@@ -182,3 +183,42 @@ def test_damage_fails_or_is_skipped_and_counted(
     skipped, counted = caplog.messages
     assert f"skipped the batch at position {len(data) // 2} of {path}" in skipped
     assert counted == f"t-0: skipped damage at 1 place, {len(data) // 2} bytes in all"
+
+
+# ----------------------------------------------------------------------------------------------
+# Small batches are joined.
+
+
+def rows_of(*numbers: int, size: int = 1) -> pa.RecordBatch:
+    return pa.record_batch({"n": pa.array(numbers), "value": ["x" * size for _ in numbers]})
+
+
+def counts(batches: Iterable[pa.RecordBatch]) -> list[int]:
+    return [batch.num_rows for batch in batches]
+
+
+def test_small_batches_are_joined_and_large_ones_handed_on_in_order() -> None:
+    large = rows_of(*range(2000))
+    given = [rows_of(1), rows_of(2, 3), large, rows_of(4), large[:0]]
+    joined = list(join_batches(given))
+    assert counts(joined) == [3, 2000, 1]
+    assert joined[1] is large
+    assert pa.Table.from_batches(joined).equals(pa.Table.from_batches(given))
+    assert list(join_batches([])) == []
+
+
+def test_what_is_joined_is_bounded_in_batches_and_in_bytes() -> None:
+    assert counts(join_batches(rows_of(n) for n in range(600))) == [256, 256, 88]
+    assert max(counts(join_batches(rows_of(n, size=60_000) for n in range(100)))) < 20
+    assert counts(join_batches(rows_of(n, size=70_000) for n in range(3))) == [1, 1, 1]
+
+
+def test_what_comes_before_an_error_is_handed_on_before_it() -> None:
+    def failing() -> Iterator[pa.RecordBatch]:
+        yield from (rows_of(1), rows_of(2))
+        raise CorruptRecordError("damaged")
+
+    batches = join_batches(failing())
+    assert next(batches).num_rows == 2
+    with pytest.raises(CorruptRecordError, match="damaged"):
+        next(batches)
