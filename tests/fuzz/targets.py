@@ -77,9 +77,8 @@ from kafkalog.streaming.options.read_options import ReadOptions
 from kafkalog.streaming.records.batch import scan_batches
 from kafkalog.streaming.records.batch_rows import BatchDescriber
 from kafkalog.streaming.records.builder import BatchBuilder
-from kafkalog.streaming.records.columns import RecordDecoder
+from kafkalog.streaming.records.columns import Bodies, KernelDecompressor, RecordDecoder
 from kafkalog.streaming.records.compression import Codec, compress, decompress
-from kafkalog.streaming.records.compression.by_kernel import Bodies, KernelDecompressor
 from kafkalog.streaming.records.control import MarkerReader
 from kafkalog.streaming.records.murmur2_kernels import murmur2
 from kafkalog.streaming.source import offsets
