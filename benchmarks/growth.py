@@ -60,8 +60,7 @@ from kafkalog.jobs.inspection.topics import describe_partitions, list_offsets, l
 from kafkalog.jobs.maintain import BucketMaintenance, Scope
 from kafkalog.jobs.report.facts import gather
 from kafkalog.jobs.sql.session import SqlSession
-from kafkalog.model import TopicPartition, many
-from kafkalog.streaming.log.intervals import Intervals
+from kafkalog.model import Intervals, TopicPartition, many
 from kafkalog.streaming.log.read.salvage import walk_batches
 from kafkalog.streaming.objects import bucket_store
 from kafkalog.streaming.objects.bucket_log import Proposal

@@ -16,7 +16,7 @@ from pyarrow.fs import LocalFileSystem
 
 from kafkalog.errors import KafkaLogError
 from kafkalog.jobs.inspection.records import read_in_threads
-from kafkalog.streaming.log.intervals import EVERYTHING, NOTHING, Intervals
+from kafkalog.model import EVERYTHING, NOTHING, Intervals
 from kafkalog.streaming.source.batch_plan import plan_batch
 from kafkalog.streaming.source.loss import with_remedy
 from kafkalog.streaming.source.planner import Selection, thin_split

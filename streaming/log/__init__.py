@@ -10,8 +10,8 @@
     appending and recovery, which cuts a segment; reading forward; the cleaner.
 ``swap``
     replace segments; take bytes out of a log, or cut off its end.
-``producer_state``, ``intervals``
-    producers at an offset; sets of numbers as ranges.
+``producer_state``
+    producers at an offset.
 
 Read ``segment`` first.
 """

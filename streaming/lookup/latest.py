@@ -18,8 +18,13 @@ from kafkalog.errors import UnknownTopicOrPartitionError
 from kafkalog.files.paths import as_path
 from kafkalog.files.system import once_per_process, system
 from kafkalog.streaming.log.read.salvage import Salvage
-from kafkalog.streaming.log.read.slice_reader import NarrowedDecoder
-from kafkalog.streaming.log.read.slices import FIRST_PIECE, PIECE, open_planned, pieces_backwards
+from kafkalog.streaming.log.read.slice_reader import (
+    FIRST_PIECE,
+    PIECE,
+    NarrowedDecoder,
+    open_planned,
+    pieces_backwards,
+)
 from kafkalog.streaming.log.segments import LogSegments
 from kafkalog.streaming.lookup.seen_keys import SeenKeys, SpilledKeys, share_of
 from kafkalog.streaming.lookup.wanted_keys import wanted_keys
@@ -36,8 +41,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from kafkalog.streaming.log.read.salvage import Place
-    from kafkalog.streaming.log.read.slice_reader import Decoder
-    from kafkalog.streaming.log.read.slices import SegmentSlice
+    from kafkalog.streaming.log.read.slice_reader import Decoder, SegmentSlice
     from kafkalog.streaming.lookup.seen_keys import KeyRange
     from kafkalog.streaming.lookup.wanted_keys import Keys, WantedKeys
     from kafkalog.streaming.options.read_options import ReadOptions

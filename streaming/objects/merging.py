@@ -1,8 +1,8 @@
 """Merge what commits have left in pieces: into segments, and into objects that partitions share.
 
 A partition whose tail fills a segment gets one, by the rules by which a local log rolls
-(:mod:`~kafkalog.streaming.log.append.plan`). Partitions that come to less have their small extents
-put together, those of many partitions in one object, sorted by partition.
+(:mod:`~kafkalog.streaming.log.append.growth`). Partitions that come to less have their small
+extents put together, those of many partitions in one object, sorted by partition.
 
 Nobody waits for a merge. Its object has a name of its own, and the commit that names it makes it
 exist, if by then the extents that it was made of are still there: else it goes by the sweep, as it
@@ -39,11 +39,11 @@ from kafkalog.checkpoints.bucket_state import (
 from kafkalog.errors import DataLossError, KafkaLogError
 from kafkalog.files.system import system
 from kafkalog.model import TopicPartition
-from kafkalog.streaming.log.append.growth import SegmentState
-from kafkalog.streaming.log.append.plan import (
+from kafkalog.streaming.log.append.growth import (
     ADOPTED_BYTES,
     ADOPTED_SHARE,
     SegmentPlanning,
+    SegmentState,
     roll_jitter_ms,
 )
 from kafkalog.streaming.log.files import LOG, OFFSET_INDEX, TIME_INDEX, TXN_INDEX

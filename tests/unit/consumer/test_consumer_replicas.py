@@ -36,7 +36,7 @@ from kafkalog.streaming.store.session import inspect_state
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from kafkalog.streaming.log.read.slices import SegmentSlice
+    from kafkalog.streaming.log.read.slice_reader import SegmentSlice
 
 ROWS = [f"a{n}" for n in range(6)]
 EARLIEST = {"startingOffsets": "earliest"}
