@@ -1,7 +1,7 @@
 """Consumer groups over log directories: who reads which partition.
 
-``membership``, ``member_files``, ``liveness``
-    one member; the files by which members speak; who is alive.
+``membership``, ``member_files``
+    one member; the files by which members speak, and who is alive by them.
 ``rebalance``, ``assignors``
     the next assignment, by Kafka's four assignors.
 ``group_commits``, ``group_log``

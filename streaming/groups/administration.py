@@ -16,10 +16,11 @@ from kafkalog.errors import OffsetOutOfRangeError, OptionError, UnknownTopicOrPa
 from kafkalog.files.system import system
 from kafkalog.model import said_there
 from kafkalog.streaming.groups.group_commits import GroupCommits, encode_record
-from kafkalog.streaming.groups.liveness import LOOK_S, Watch
 from kafkalog.streaming.groups.member_files import (
+    LOOK_S,
     MemberFolder,
     MemberObjects,
+    Watch,
     remove_member,
     sign_name,
 )

@@ -23,7 +23,7 @@ from kafkalog.files.remote_path import RemotePath
 from kafkalog.files.system import once_per_process, remembered, system
 from kafkalog.files.timeouts import at
 from kafkalog.model import CLUSTER_METADATA_TOPIC, TopicPartition
-from kafkalog.streaming.coordinator.cluster_partitions import find_cluster_view
+from kafkalog.streaming.coordinator.cluster_metadata import find_cluster_view
 from kafkalog.streaming.log.log_dir import (
     FolderListing,
     PartitionDirectory,
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kafkalog.checkpoints.voters import Voters
-    from kafkalog.streaming.coordinator.cluster_partitions import ClusterView
+    from kafkalog.streaming.coordinator.cluster_metadata import ClusterView
 
     _Found = dict[TopicPartition, PartitionDirectory]
 

@@ -9,7 +9,7 @@ from kafkalog.checkpoints.broker import PARTITION_METADATA, read_topic_id
 from kafkalog.checkpoints.commit_state import DeletedTopic, topic_key
 from kafkalog.checkpoints.committed import load_committed
 from kafkalog.errors import CheckpointError, KafkaLogError, LogDirectoryError
-from kafkalog.streaming.coordinator.cluster_partitions import read_partition_counts
+from kafkalog.streaming.coordinator.cluster_metadata import read_partition_counts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

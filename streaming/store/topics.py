@@ -32,7 +32,7 @@ from kafkalog.model import (
     partition_counts,
     validate_topic_name,
 )
-from kafkalog.streaming.coordinator.cluster_partitions import read_partition_counts
+from kafkalog.streaming.coordinator.cluster_metadata import read_partition_counts
 from kafkalog.streaming.options.topic_settings import LogConfig, understood
 from kafkalog.streaming.store.file_systems import is_shared
 from kafkalog.streaming.store.log_dirs import log_dirs_of_set

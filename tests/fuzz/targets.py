@@ -57,11 +57,9 @@ from kafkalog.streaming.coordinator.views import (
 )
 from kafkalog.streaming.decoding.avro import AvroColumn
 from kafkalog.streaming.decoding.json_schema import JsonColumn
-from kafkalog.streaming.decoding.limits import DecodeError
 from kafkalog.streaming.decoding.protobuf import ProtobufColumn
-from kafkalog.streaming.decoding.registry import Registry, SchemaText
-from kafkalog.streaming.groups.liveness import Watch
-from kafkalog.streaming.groups.member_files import MemberFolder, sign_name
+from kafkalog.streaming.decoding.registry import DecodeError, Registry, SchemaText
+from kafkalog.streaming.groups.member_files import MemberFolder, Watch, sign_name
 from kafkalog.streaming.groups.rebalance import GroupRecord
 from kafkalog.streaming.log.indexes import OffsetIndex, TimeIndex, TxnIndex
 from kafkalog.streaming.log.partition_log import PartitionLog

@@ -19,14 +19,14 @@ from typing import TYPE_CHECKING, Final
 
 from kafkalog.checkpoints.broker import META_PROPERTIES, read_meta_properties
 from kafkalog.model import CLUSTER_METADATA_TOPIC, TopicPartition
-from kafkalog.streaming.coordinator.cluster_partitions import read_cluster_view
+from kafkalog.streaming.coordinator.cluster_metadata import read_cluster_view
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
     from kafkalog.checkpoints.commit_state import CommitState, TopicState
-    from kafkalog.streaming.coordinator.cluster_partitions import ClusterPartition, ClusterView
+    from kafkalog.streaming.coordinator.cluster_metadata import ClusterPartition, ClusterView
 
 __all__ = ["Cluster", "compare_with_cluster", "newest_view"]
 

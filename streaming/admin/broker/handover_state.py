@@ -21,8 +21,10 @@ from kafkalog.checkpoints.voters import find_voters
 from kafkalog.errors import KafkaLogError, LogDirectoryError, OptionError
 from kafkalog.files.regular import fsync_directory, fsync_file
 from kafkalog.model import CLUSTER_METADATA_TOPIC, INTERNAL_TOPICS
-from kafkalog.streaming.coordinator.cluster_metadata import read_cluster_topics
-from kafkalog.streaming.coordinator.cluster_partitions import read_partition_counts
+from kafkalog.streaming.coordinator.cluster_metadata import (
+    read_cluster_topics,
+    read_partition_counts,
+)
 from kafkalog.streaming.log.retention import Retention
 from kafkalog.streaming.log.segments import list_base_offsets
 from kafkalog.streaming.store.broker_files import drop_entries_of_missing

@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from kafkalog.checkpoints.commit_state import CommitState
     from kafkalog.checkpoints.voters import Voters
     from kafkalog.streaming.admin.broker.open_transactions import TransactionEnds
-    from kafkalog.streaming.coordinator.cluster_partitions import ClusterView
+    from kafkalog.streaming.coordinator.cluster_metadata import ClusterView
     from kafkalog.streaming.log.log_dir import PartitionDirectory
     from kafkalog.streaming.store.recovery.partition_states import PartitionEnd
 
