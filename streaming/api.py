@@ -484,7 +484,7 @@ def scan(
         SpillError: rows cannot be written to disk or read from it.
     """
     from kafkalog.streaming.lookup import lookup  # noqa: PLC0415
-    from kafkalog.streaming.lookup.wanted_keys import KeySpan  # noqa: PLC0415
+    from kafkalog.streaming.lookup.seen_keys import KeySpan  # noqa: PLC0415
 
     given = {"path": joined(path), **texts(options or {}, _OF_GET)}
     bounds = (None if each is None else key_bytes(each) for each in (prefix, low, high))

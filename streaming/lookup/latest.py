@@ -26,8 +26,7 @@ from kafkalog.streaming.log.read.slice_reader import (
     pieces_backwards,
 )
 from kafkalog.streaming.log.segments import LogSegments
-from kafkalog.streaming.lookup.seen_keys import SeenKeys, SpilledKeys, share_of
-from kafkalog.streaming.lookup.wanted_keys import wanted_keys
+from kafkalog.streaming.lookup.seen_keys import SeenKeys, SpilledKeys, share_of, wanted_keys
 from kafkalog.streaming.records.columns import RecordDecoder
 from kafkalog.streaming.records.row_buffers import FoundRecords, RowBuffers
 from kafkalog.streaming.source.batch_plan import plan_batch
@@ -42,8 +41,7 @@ if TYPE_CHECKING:
 
     from kafkalog.streaming.log.read.salvage import Place
     from kafkalog.streaming.log.read.slice_reader import Decoder, SegmentSlice
-    from kafkalog.streaming.lookup.seen_keys import KeyRange
-    from kafkalog.streaming.lookup.wanted_keys import Keys, WantedKeys
+    from kafkalog.streaming.lookup.seen_keys import KeyRange, Keys, WantedKeys
     from kafkalog.streaming.options.read_options import ReadOptions
     from kafkalog.streaming.records.arrow_buffers import Bytes, Integers
     from kafkalog.streaming.records.batch import BatchTable

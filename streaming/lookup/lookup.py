@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from kafkalog.files.watch import Stamp
     from kafkalog.streaming.log.read.slice_reader import Decoder, SegmentSlice
     from kafkalog.streaming.lookup.latest import LatestSplit
-    from kafkalog.streaming.lookup.wanted_keys import Keys, KeySpan
+    from kafkalog.streaming.lookup.seen_keys import Keys, KeySpan
     from kafkalog.streaming.records.arrow_buffers import Bytes, Integers
     from kafkalog.streaming.records.batch import BatchTable
     from kafkalog.streaming.records.row_buffers import FoundRecords

@@ -69,8 +69,7 @@ from kafkalog.streaming.log.read.slice_reader import read_slice
 from kafkalog.streaming.log.read.transactions import StableOffset
 from kafkalog.streaming.lookup.memtable_kernels import SMALLEST_ENTRY, find_entries
 from kafkalog.streaming.lookup.ordered_rows import Entries, MemTable
-from kafkalog.streaming.lookup.seen_keys import KeyRange, SeenKeys
-from kafkalog.streaming.lookup.wanted_keys import KeySpan
+from kafkalog.streaming.lookup.seen_keys import KeyRange, KeySpan, SeenKeys
 from kafkalog.streaming.options.read_options import ReadOptions
 from kafkalog.streaming.records.batch import scan_batches
 from kafkalog.streaming.records.batch_rows import BatchDescriber
