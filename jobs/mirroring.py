@@ -55,9 +55,8 @@ from kafkalog.streaming.sink.write_options import WriteOptions
 from kafkalog.streaming.source.end_offsets import EndOffsets
 from kafkalog.streaming.source.subscription import Subscription
 from kafkalog.streaming.store.ends.tracker import LogEndTracker
-from kafkalog.streaming.store.log_dirs import LogDirs
+from kafkalog.streaming.store.log_dirs import LogDirs, live_partitions
 from kafkalog.streaming.store.open_set import check_no_broker_lived
-from kafkalog.streaming.store.partition_folders import live_partitions
 from kafkalog.streaming.store.policy import SetPolicy
 
 if TYPE_CHECKING:

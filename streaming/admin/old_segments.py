@@ -38,7 +38,7 @@ from kafkalog.streaming.records.control import as_data_batches, coordinator_epoc
 from kafkalog.streaming.store.broker_files import check_log_start
 from kafkalog.streaming.store.ends.recorded import BrokerMarks
 from kafkalog.streaming.store.ends.rule import RecordedOffsets, said_start
-from kafkalog.streaming.store.partition_folders import check_no_link
+from kafkalog.streaming.store.log_dirs import check_no_link
 from kafkalog.streaming.store.policy import BY_FLAG, SetPolicy
 from kafkalog.streaming.store.recovery.unsynced_tail import refuse_lost_tail
 from kafkalog.streaming.store.session import check_written, existing, opened_set

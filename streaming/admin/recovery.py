@@ -42,8 +42,8 @@ from kafkalog.streaming.options.topic_settings import LogConfig
 from kafkalog.streaming.store.broker_files import check_log_start, forget_log_start
 from kafkalog.streaming.store.ends.recorded import BrokerMarks
 from kafkalog.streaming.store.file_systems import is_shared
+from kafkalog.streaming.store.log_dirs import TopicOwners
 from kafkalog.streaming.store.nodes import unfinished_salvage
-from kafkalog.streaming.store.partition_folders import TopicOwners
 from kafkalog.streaming.store.policy import WAIT_MS, SetPolicy
 from kafkalog.streaming.store.recovery.lost_partitions import (
     lost_id_text,

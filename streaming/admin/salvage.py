@@ -57,9 +57,8 @@ from kafkalog.streaming.log.swap import finish_swap, rewrite_segment, truncate_l
 from kafkalog.streaming.options.topic_settings import LogConfig
 from kafkalog.streaming.store.ends.recorded import BrokerMarks
 from kafkalog.streaming.store.ends.rule import committed_end
-from kafkalog.streaming.store.log_dirs import LogDirs
+from kafkalog.streaming.store.log_dirs import LogDirs, without_deleted
 from kafkalog.streaming.store.nodes import note_salvage, salvage_is_over, unfinished_salvage
-from kafkalog.streaming.store.partition_folders import without_deleted
 from kafkalog.streaming.store.policy import WAIT_MS, SetPolicy
 from kafkalog.streaming.store.recovery.partition_states import ended_at
 from kafkalog.streaming.store.session import Session, existing, refuse_nodes

@@ -33,8 +33,7 @@ from kafkalog.streaming.records.row_buffers import Columns
 from kafkalog.streaming.source.loss import with_remedy
 from kafkalog.streaming.source.reading import RecordRows, SplitReader, columns_of, naming_overflow
 from kafkalog.streaming.source.schema import RowSchema
-from kafkalog.streaming.store.log_dirs import LogDirs
-from kafkalog.streaming.store.partition_folders import committed_partitions, partition_count
+from kafkalog.streaming.store.log_dirs import LogDirs, committed_partitions, partition_count
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

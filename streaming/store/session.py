@@ -28,14 +28,13 @@ from kafkalog.files.deferred_signals import shielded_part
 from kafkalog.files.paths import NodePlace, split_paths
 from kafkalog.files.timeouts import run_with_timeout
 from kafkalog.streaming.log.log_dir import refuse_a_level_above, refuse_file
-from kafkalog.streaming.store.expired_segments import remove_dead
 from kafkalog.streaming.store.file_systems import (
     check_file_system,
     note_mounts,
     refuse_unmounted,
 )
 from kafkalog.streaming.store.locks import DirectoryLocks, check_no_broker, check_unused
-from kafkalog.streaming.store.log_set import Condition, LogSet
+from kafkalog.streaming.store.log_set import Condition, LogSet, remove_dead
 from kafkalog.streaming.store.open_set import (
     check_given,
     check_no_broker_lived,

@@ -47,10 +47,14 @@ from kafkalog.streaming.admin.broker.open_transactions import (
 from kafkalog.streaming.admin.groups import empty_groups
 from kafkalog.streaming.admin.recovery import Preview, RecoveryReport, put_in_order
 from kafkalog.streaming.commit.tail_recovery import check_no_open_transaction
-from kafkalog.streaming.store.log_dirs import LogDirs, choose_directory, partitions_by_node
+from kafkalog.streaming.store.log_dirs import (
+    LogDirs,
+    choose_directory,
+    partitions_by_node,
+    without_deleted,
+)
 from kafkalog.streaming.store.log_set import LogSet
 from kafkalog.streaming.store.nodes import Node, handover_is_over, is_being_handed_over
-from kafkalog.streaming.store.partition_folders import without_deleted
 from kafkalog.streaming.store.replicas.copying import CopyBudget
 from kafkalog.streaming.store.replicas.in_sync import ALL_BYTES, catch_up, check_in_place
 

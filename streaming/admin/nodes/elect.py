@@ -31,8 +31,8 @@ from kafkalog.streaming.store.broker_files import WrittenEnd, write_ends
 from kafkalog.streaming.store.log_dirs import partitions_by_node
 from kafkalog.streaming.store.policy import WAIT_MS, SetPolicy
 from kafkalog.streaming.store.recovery.unsynced_tail import refuse_lost_tail
+from kafkalog.streaming.store.replicas.copying import distrust
 from kafkalog.streaming.store.replicas.election import preferred
-from kafkalog.streaming.store.replicas.rewriting import distrust
 from kafkalog.streaming.store.session import existing, opened_set
 
 if TYPE_CHECKING:
