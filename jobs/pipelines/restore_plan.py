@@ -18,7 +18,7 @@ from kafkalog.jobs.process.arguments import point_in_time
 from kafkalog.jobs.process.output_paths import check_folders
 from kafkalog.model import MAX_OFFSET, TopicPartition
 from kafkalog.streaming.admin.topics import Bounds
-from kafkalog.streaming.commit.row_digest import rows_of
+from kafkalog.streaming.commit.staging.staged_run import rows_of
 from kafkalog.streaming.options.quantities import read_moment
 from kafkalog.streaming.options.topic_settings import LogConfig, understood
 from kafkalog.streaming.sink.write_options import WriteOptions

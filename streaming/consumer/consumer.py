@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from kafkalog.streaming.commit.attached_records import AttachedRecords
+    from kafkalog.streaming.commit.staging.staged_files import AttachedRecords
     from kafkalog.streaming.groups.group_log import GroupState
     from kafkalog.streaming.groups.membership import GroupMember
     from kafkalog.streaming.source.arguments import OptionValues, Paths

@@ -10,8 +10,8 @@
     was this batch of a query written already?
 ``topics``, ``folder_changes``
     topics; delete or move the folder of a partition.
-``broker_files``, ``appender_cache``
-    after a commit: Kafka's checkpoint files follow, ends are remembered.
+``broker_files``
+    after a commit: Kafka's checkpoint files follow.
 ``ends``
     where logs end, for readers.
 ``recovery``
