@@ -171,7 +171,7 @@ def _paths_and_partitions(words: list[str]) -> tuple[list[str], list[TopicPartit
 
 
 def _row(place: DamagedPlace) -> dict[str, Any]:
-    from kafkalog.streaming.admin.damage import place_name  # noqa: PLC0415
+    from kafkalog.streaming.admin.salvage import place_name  # noqa: PLC0415
 
     damage = place.damage
     return {

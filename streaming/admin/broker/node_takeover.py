@@ -31,10 +31,10 @@ from kafkalog.checkpoints.commit_state import ReplicaState, Rewritten, TopicStat
 from kafkalog.checkpoints.voters import find_voters
 from kafkalog.errors import KafkaLogError, LogDirectoryError
 from kafkalog.model import TopicPartition, partition_directory_name
-from kafkalog.streaming.admin.broker.cluster_check import newest_view
 from kafkalog.streaming.admin.broker.handover_state import (
     changed_settings,
     moved_ends,
+    newest_view,
     opened_nodes,
     sync_folder,
     tell_broker,

@@ -43,7 +43,7 @@ from kafkalog.files.atomic import write_atomically
 from kafkalog.files.regular import fsync_directory, fsync_file, sync
 from kafkalog.files.system import system
 from kafkalog.model import INTERNAL_TOPICS, OFFSETS_TOPIC, TRANSACTIONS_TOPIC, TopicPartition
-from kafkalog.streaming.admin.broker.cluster_check import newest_view
+from kafkalog.streaming.admin.broker.handover_state import newest_view
 from kafkalog.streaming.commit.tail_recovery import open_transaction_error
 from kafkalog.streaming.coordinator.transaction_states import (
     Decision,
