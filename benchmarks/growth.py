@@ -59,7 +59,7 @@ from kafkalog.jobs.inspection.lag import LagMeter, ReadersNamed
 from kafkalog.jobs.inspection.topics import describe_partitions, list_offsets, list_topics
 from kafkalog.jobs.maintain import BucketMaintenance, Scope
 from kafkalog.jobs.report.facts import gather
-from kafkalog.jobs.sql.session import SqlSession
+from kafkalog.jobs.sql import SqlSession
 from kafkalog.model import Intervals, TopicPartition, many
 from kafkalog.streaming.log.read.salvage import walk_batches
 from kafkalog.streaming.objects import bucket_store

@@ -44,7 +44,7 @@ from kafkalog.jobs.pipelines.copied_logs import (
 )
 from kafkalog.jobs.pipelines.inputs import with_header_lists
 from kafkalog.jobs.pipelines.topic_facts import FactsOfLogs
-from kafkalog.jobs.process.output_paths import check_folders
+from kafkalog.jobs.process.arguments import check_folders
 from kafkalog.model import TopicPartition, partition_counts
 from kafkalog.streaming.admin.retention import delete_records
 from kafkalog.streaming.admin.topics import alter, create, delete

@@ -10,7 +10,7 @@
     options that several commands share; records from standard input.
 ``confirmation``
     what destroys asks first.
-``output``, ``tables``, ``record_printing``
+``output``, ``record_printing``
     tables, JSON, exit codes.
 
 A command asks :mod:`kafkalog.jobs.inspection` for rows, or :mod:`kafkalog.streaming.admin` to act.

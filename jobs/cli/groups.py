@@ -354,8 +354,11 @@ def _show_for_ever(meter: LagMeter, every: float, *, as_json: bool) -> None:
     from rich.text import Text  # noqa: PLC0415
 
     from kafkalog.files.system import system  # noqa: PLC0415
-    from kafkalog.jobs.cli.output import each_message_once  # noqa: PLC0415
-    from kafkalog.jobs.cli.tables import Lines, lines_of  # noqa: PLC0415
+    from kafkalog.jobs.cli.output import (  # noqa: PLC0415
+        Lines,
+        each_message_once,
+        lines_of,
+    )
     from kafkalog.streaming.options.quantities import shown_time  # noqa: PLC0415
 
     console = Console()
