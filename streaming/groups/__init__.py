@@ -7,7 +7,7 @@
 ``group_commits``, ``group_log``
     what is decided about a group, committed and read.
 ``planned_commit``, ``position_topics``, ``administration``
-    positions with a query's rows; positions of an earlier topic; reset and delete.
+    positions with a query's rows; positions of an earlier topic; write, reset and delete.
 
 Read ``membership`` first.
 """

@@ -5,7 +5,8 @@
 ``log_dirs``
     which partitions live in log directories, of one node or several; which folders are theirs.
 ``open_set``, ``log_set``, ``nodes``, ``locks``, ``file_systems``, ``policy``
-    identify a set and its members; hold it; store intent and commit state; what a writer may do.
+    identify a set and its members, or start one, of one node or several; hold it; store intent and
+    commit state; what a writer may do.
 ``identity``
     was this batch of a query written already?
 ``topics``, ``folder_changes``

@@ -38,6 +38,8 @@ from kafkalog.streaming.store.log_set import Condition, LogSet, remove_dead
 from kafkalog.streaming.store.open_set import (
     check_given,
     check_no_broker_lived,
+    ensure_nodes,
+    has_nodes,
     inspect_set,
     known_set,
     make_log_directory,
@@ -51,7 +53,6 @@ from kafkalog.streaming.store.replicas.open_nodes import (
     inspect_committed_nodes,
     inspect_nodes,
 )
-from kafkalog.streaming.store.replicas.starting import ensure_nodes, has_nodes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

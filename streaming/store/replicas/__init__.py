@@ -2,8 +2,8 @@
 
 ``quorum``, ``controller``, ``election``
     a commit by a majority; what was committed last, and other voters; placement and leaders.
-``open_nodes``, ``starting``
-    open a set, and rebuild what a node of it has lost; start one.
+``open_nodes``
+    open a set, and rebuild what a node of it has lost.
 ``in_sync``, ``copying``
     bring replicas up to date: cut where one differs from its leader, and copy what it lacks.
 

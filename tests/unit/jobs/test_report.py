@@ -32,7 +32,7 @@ from kafkalog.jobs.report.facts import Facts
 from kafkalog.jobs.report.findings import Limits, find_problems
 from kafkalog.jobs.report.page import MARK, SCRIPT
 from kafkalog.model import TopicPartition
-from kafkalog.streaming.sink.group_writer import GroupWriter
+from kafkalog.streaming.groups.administration import GroupWriter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
