@@ -65,7 +65,7 @@ from kafkalog.files.regular import (
 )
 from kafkalog.files.system import system
 from kafkalog.model import TopicPartition, partition_directory_name
-from kafkalog.streaming.log.append.appender import BufferSource, PartitionAppender
+from kafkalog.streaming.log.appender import BufferSource, PartitionAppender
 from kafkalog.streaming.log.files import (
     DELETED,
     LOG,

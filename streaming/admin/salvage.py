@@ -52,9 +52,9 @@ from kafkalog.files.regular import (
     try_to_link,
 )
 from kafkalog.model import MAX_OFFSET, TopicPartition, said_there
-from kafkalog.streaming.log.append.recovery import start_segment
 from kafkalog.streaming.log.files import LOG, file_name, parse_partition_directory
 from kafkalog.streaming.log.partition_log import PartitionLog
+from kafkalog.streaming.log.recovery import start_segment
 from kafkalog.streaming.log.segments import LogSegments, list_base_offsets
 from kafkalog.streaming.log.swap import finish_swap, rewrite_segment, truncate_log
 from kafkalog.streaming.log.valid_batches import ValidEnd, ends_in_zeros, valid_chunks

@@ -17,8 +17,8 @@ from kafkalog.checkpoints.intent import (
 from kafkalog.files.regular import fsync_directory, fsync_file
 from kafkalog.files.timeouts import at
 from kafkalog.streaming.commit.staging.staged_source import LogTables, MessageSource, StagedSource
-from kafkalog.streaming.log.append.recovery import correct_indexes_of_sound
 from kafkalog.streaming.log.files import LOG, OFFSET_INDEX, TIME_INDEX, file_name
+from kafkalog.streaming.log.recovery import correct_indexes_of_sound
 from kafkalog.streaming.store.file_systems import is_shared
 from kafkalog.streaming.store.policy import SetPolicy, TopicPolicy
 from kafkalog.streaming.store.recovery.partition_states import LogReach
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from kafkalog.checkpoints.commit_state import CommitStamp, CommitState
     from kafkalog.streaming.commit.staging.staged_run import StagedRun
     from kafkalog.streaming.commit.staging.staged_source import StagedFiles
-    from kafkalog.streaming.log.append.appender import AppendPlan, PartitionAppender, Source
+    from kafkalog.streaming.log.appender import AppendPlan, PartitionAppender, Source
     from kafkalog.streaming.records.batch import BatchTable
     from kafkalog.streaming.store.topics import Topic
 

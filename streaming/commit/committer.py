@@ -72,7 +72,7 @@ if TYPE_CHECKING:
     from kafkalog.streaming.commit.preserved_offsets import CopiedBatch, CopiedEnd
     from kafkalog.streaming.commit.staging.staged_files import AttachedRecords
     from kafkalog.streaming.commit.staging.staged_run import StagedRun
-    from kafkalog.streaming.log.append.appender import AppendPlan
+    from kafkalog.streaming.log.appender import AppendPlan
     from kafkalog.streaming.store.identity import BatchIdentity
     from kafkalog.streaming.store.log_set import LogSet
     from kafkalog.streaming.store.session import Condition

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from kafkalog.streaming.commit.replication import Replication
     from kafkalog.streaming.commit.staging.staged_files import AttachedRecords
     from kafkalog.streaming.commit.staging.staged_run import StagedRun
-    from kafkalog.streaming.log.append.appender import PartitionAppender
+    from kafkalog.streaming.log.appender import PartitionAppender
     from kafkalog.streaming.log.log_dir import PartitionDirectory
     from kafkalog.streaming.store.log_set import LogSet
 

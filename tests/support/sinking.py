@@ -40,7 +40,7 @@ def adopt_small_files(patch: pytest.MonkeyPatch) -> None:
     """Let every partition of a task have files of its own, and commits adopt them at any size."""
     patch.setattr("kafkalog.streaming.commit.staging.staged_files.OWN_FILE_BYTES", 0)
     patch.setattr("kafkalog.streaming.commit.staging.staged_files.SMALLEST_OWN_FILE_BYTES", 0)
-    patch.setattr("kafkalog.streaming.log.append.growth.ADOPTED_BYTES", 0)
+    patch.setattr("kafkalog.streaming.log.growth.ADOPTED_BYTES", 0)
 
 
 def rows(

@@ -50,7 +50,7 @@ from kafkalog.streaming.coordinator.transaction_states import (
     TransactionStates,
     Undecided,
 )
-from kafkalog.streaming.log.append.appender import BufferSource, PartitionAppender
+from kafkalog.streaming.log.appender import BufferSource, PartitionAppender
 from kafkalog.streaming.log.files import SNAPSHOT, TXN_INDEX, file_name
 from kafkalog.streaming.log.indexes import TXN_ENTRY, AbortedTransaction, TxnIndex
 from kafkalog.streaming.log.partition_log import PartitionLog
@@ -67,7 +67,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
     from pathlib import Path
 
-    from kafkalog.streaming.log.append.appender import AppendPlan
+    from kafkalog.streaming.log.appender import AppendPlan
     from kafkalog.streaming.log.log_dir import PartitionDirectory
     from kafkalog.streaming.store.log_set import LogSet
 

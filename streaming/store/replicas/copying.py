@@ -37,7 +37,6 @@ from kafkalog.files.regular import (
 )
 from kafkalog.files.timeouts import at
 from kafkalog.model import TopicPartition
-from kafkalog.streaming.log.append.recovery import remove_segment
 from kafkalog.streaming.log.files import (
     CLEANED,
     LOG,
@@ -47,6 +46,7 @@ from kafkalog.streaming.log.files import (
     TXN_INDEX,
     file_name,
 )
+from kafkalog.streaming.log.recovery import remove_segment
 from kafkalog.streaming.log.segment import LogSegment
 from kafkalog.streaming.log.segments import CLEANED_KINDS, list_base_offsets
 from kafkalog.streaming.log.swap import finish_swap, replace_segments

@@ -20,8 +20,8 @@ from kafkalog.errors import KafkaLogError, LogDirectoryError
 from kafkalog.files.deferred_signals import check_interrupt
 from kafkalog.files.regular import make_directory
 from kafkalog.model import TopicPartition, partition_directory_name
-from kafkalog.streaming.log.append.recovery import remove_segment
 from kafkalog.streaming.log.files import CLEANED, SWAP
+from kafkalog.streaming.log.recovery import remove_segment
 from kafkalog.streaming.log.segments import list_base_offsets
 from kafkalog.streaming.log.swap import finish_swap
 from kafkalog.streaming.store.broker_files import (

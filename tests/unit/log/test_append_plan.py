@@ -14,7 +14,7 @@ from tests.support.log_files import FLIGHTS, NOW_MS, make_table
 
 from kafkalog.errors import RecordTooLargeError
 from kafkalog.model import TopicPartition
-from kafkalog.streaming.log.append.growth import (
+from kafkalog.streaming.log.growth import (
     ADOPTED_BYTES,
     SegmentAppend,
     SegmentState,
