@@ -16,8 +16,10 @@ from kafkalog.jobs.cli.arguments import (  # noqa: TC001 - typer reads annotatio
     Paths,
     TopicName,
 )
-from kafkalog.jobs.cli.confirmation import Loss, Yes, act_if_agreed
 from kafkalog.jobs.cli.output import (
+    Loss,
+    Yes,
+    act_if_agreed,
     end_with,
     exit_if,
     one_line_errors,

@@ -17,8 +17,16 @@ from kafkalog.jobs.cli.arguments import (
     topics_there,
     with_tier,
 )
-from kafkalog.jobs.cli.confirmation import Loss, Yes, act_if_agreed
-from kafkalog.jobs.cli.output import end_with, exit_if, one_line_errors, print_rows, tell_dry_run
+from kafkalog.jobs.cli.output import (
+    Loss,
+    Yes,
+    act_if_agreed,
+    end_with,
+    exit_if,
+    one_line_errors,
+    print_rows,
+    tell_dry_run,
+)
 from kafkalog.jobs.process.arguments import ALLOW_BROKER, point_in_time, split_names
 from kafkalog.jobs.process.running import Form, print_line, printing
 from kafkalog.model import many

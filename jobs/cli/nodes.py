@@ -16,8 +16,11 @@ from kafkalog.jobs.cli.arguments import (  # noqa: TC001 - typer reads them
     Paths,
     TopicName,
 )
-from kafkalog.jobs.cli.confirmation import Loss, Yes, act_if_agreed, ask
 from kafkalog.jobs.cli.output import (
+    Loss,
+    Yes,
+    act_if_agreed,
+    ask,
     exit_if,
     one_line_errors,
     print_list,
