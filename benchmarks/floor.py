@@ -25,8 +25,8 @@ from kafkalog.model import TopicPartition
 from kafkalog.streaming.options.read_options import ReadOptions
 from kafkalog.streaming.records.batch import BatchTable, scan_batches
 from kafkalog.streaming.records.batch_layout import ATTRIBUTES_POSITION, HEADER_SIZE
+from kafkalog.streaming.records.columns import Bodies, KernelDecompressor
 from kafkalog.streaming.records.compression import Codec
-from kafkalog.streaming.records.compression.by_kernel import Bodies, KernelDecompressor
 from kafkalog.streaming.source.batch_plan import plan_batch
 from kafkalog.streaming.source.reading import read_split
 from kafkalog.streaming.source.schema import RowSchema

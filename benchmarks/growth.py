@@ -59,16 +59,15 @@ from kafkalog.jobs.inspection.lag import LagMeter, ReadersNamed
 from kafkalog.jobs.inspection.topics import describe_partitions, list_offsets, list_topics
 from kafkalog.jobs.maintain import BucketMaintenance, Scope
 from kafkalog.jobs.report.facts import gather
-from kafkalog.jobs.sql.session import SqlSession
-from kafkalog.model import TopicPartition, many
-from kafkalog.streaming.log.intervals import Intervals
+from kafkalog.jobs.sql import SqlSession
+from kafkalog.model import Intervals, TopicPartition, many
+from kafkalog.streaming.groups.administration import GroupWriter
 from kafkalog.streaming.log.read.salvage import walk_batches
 from kafkalog.streaming.objects import bucket_store
 from kafkalog.streaming.objects.bucket_log import Proposal
 from kafkalog.streaming.objects.bucket_store import BucketRoot
 from kafkalog.streaming.options.read_options import ReadOptions
 from kafkalog.streaming.records.builder import assign_offsets
-from kafkalog.streaming.sink.group_writer import GroupWriter
 from kafkalog.streaming.source.batch_plan import plan_batch
 from kafkalog.streaming.source.planner import Selection
 from kafkalog.streaming.source.reading import read_split

@@ -23,9 +23,13 @@ from rich.table import Table
 
 from kafkalog.streaming.records.batch import invalid_checksums, scan_batches
 from kafkalog.streaming.records.builder import BatchBuilder, RecordColumns
-from kafkalog.streaming.records.columns import ALL_COLUMNS, Columns, RecordDecoder
+from kafkalog.streaming.records.columns import (
+    ALL_COLUMNS,
+    Columns,
+    KernelDecompressor,
+    RecordDecoder,
+)
 from kafkalog.streaming.records.compression import Codec
-from kafkalog.streaming.records.compression.by_kernel import KernelDecompressor
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from kafkalog.checkpoints.broker import HIGH_WATERMARK, new_topic_id, write_offset_checkpoint
 from kafkalog.model import TopicPartition
-from kafkalog.streaming.log.append.appender import PartitionAppender
+from kafkalog.streaming.log.appender import PartitionAppender
 from kafkalog.streaming.options.topic_settings import LogConfig
 from kafkalog.streaming.records.batch import scan_batches
 from kafkalog.streaming.records.builder import BatchBuilder, RecordColumns, assign_offsets

@@ -22,7 +22,7 @@ from benchmarks.report import write_section
 from benchmarks.session import scratch
 
 import kafkalog
-from kafkalog.jobs.sql.session import SqlSession
+from kafkalog.jobs.sql import SqlSession
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

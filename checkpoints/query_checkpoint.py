@@ -101,7 +101,7 @@ def last_batch(folder: Path) -> int | None:
 #
 # A checkpoint is read only if the query was given its place as an option, and if that is on a local
 # file system or in an object store that this process may read. Otherwise a batch is recognised by
-# its rows: see :mod:`~kafkalog.streaming.commit.row_digest`.
+# its rows: see :mod:`~kafkalog.streaming.commit.staging.staged_run`.
 #
 # Source: Spark ``StreamMetadata``, ``OffsetSeqLog``, ``HDFSMetadataLog``.
 

@@ -37,12 +37,12 @@ from kafkalog.jobs.process.arguments import (
     TABLE_FORMAT,
     TOPICS,
     Isolation,
+    check_folders_of_spark,
     help_text,
     milliseconds,
     reading_options,
     split_names,
 )
-from kafkalog.jobs.process.output_paths import check_folders_of_spark
 from kafkalog.jobs.process.running import Command, check_reading, run
 from kafkalog.jobs.session import session
 

@@ -44,7 +44,7 @@ from kafkalog.jobs.pipelines.copied_logs import (
 )
 from kafkalog.jobs.pipelines.inputs import with_header_lists
 from kafkalog.jobs.pipelines.topic_facts import FactsOfLogs
-from kafkalog.jobs.process.output_paths import check_folders
+from kafkalog.jobs.process.arguments import check_folders
 from kafkalog.model import TopicPartition, partition_counts
 from kafkalog.streaming.admin.retention import delete_records
 from kafkalog.streaming.admin.topics import alter, create, delete
@@ -55,9 +55,8 @@ from kafkalog.streaming.sink.write_options import WriteOptions
 from kafkalog.streaming.source.end_offsets import EndOffsets
 from kafkalog.streaming.source.subscription import Subscription
 from kafkalog.streaming.store.ends.tracker import LogEndTracker
-from kafkalog.streaming.store.log_dirs import LogDirs
+from kafkalog.streaming.store.log_dirs import LogDirs, live_partitions
 from kafkalog.streaming.store.open_set import check_no_broker_lived
-from kafkalog.streaming.store.partition_folders import live_partitions
 from kafkalog.streaming.store.policy import SetPolicy
 
 if TYPE_CHECKING:

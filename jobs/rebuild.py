@@ -16,9 +16,8 @@ from kafkalog.files.paths import split_paths
 from kafkalog.jobs.process.arguments import LOG  # noqa: TC001 - typer reads annotations
 from kafkalog.jobs.process.running import Command, print_line, run
 from kafkalog.model import TopicPartition, said_there
-from kafkalog.streaming.log.append.recovery import RebuiltSegment, rebuild_partition
-from kafkalog.streaming.store.log_dirs import LogDirs
-from kafkalog.streaming.store.partition_folders import live_partitions
+from kafkalog.streaming.log.recovery import RebuiltSegment, rebuild_partition
+from kafkalog.streaming.store.log_dirs import LogDirs, live_partitions
 from kafkalog.streaming.store.policy import WAIT_MS, SetPolicy
 from kafkalog.streaming.store.replicas.open_nodes import QuorumSession
 from kafkalog.streaming.store.session import Session

@@ -45,13 +45,13 @@ from kafkalog.jobs.process.arguments import (
     SETTINGS,
     TOPICS,
     Isolation,
+    check_folders,
     help_text,
     milliseconds,
     pairs,
     reading_options,
     split_names,
 )
-from kafkalog.jobs.process.output_paths import check_folders
 from kafkalog.jobs.process.running import Command, run
 from kafkalog.jobs.session import session
 

@@ -41,9 +41,9 @@ from kafkalog.streaming.coordinator.group_replay import (
     group_positions,
     read_group_positions,
 )
+from kafkalog.streaming.groups.administration import GroupWriter
 from kafkalog.streaming.groups.position_topics import is_of_earlier_topic
 from kafkalog.streaming.options.topic_settings import LogConfig
-from kafkalog.streaming.sink.group_writer import GroupWriter
 from kafkalog.streaming.sink.write_options import WriteOptions
 from kafkalog.streaming.spark.versions import repartition_by_number
 from kafkalog.streaming.store.ends.tracker import LogEndTracker

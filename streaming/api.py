@@ -31,6 +31,7 @@ from kafkalog.files.paths import as_path
 from kafkalog.files.storage import RemoteRoot
 from kafkalog.files.system import remembered, system
 from kafkalog.streaming.admin.retention import retain_if_due
+from kafkalog.streaming.commit.append import AppenderCache
 from kafkalog.streaming.commit.committer import Committer, Outcome
 from kafkalog.streaming.commit.versions import with_digests
 from kafkalog.streaming.groups.assignors import assign_partitions
@@ -50,14 +51,13 @@ from kafkalog.streaming.source.arguments import (
     topic_name,
     topic_names,
 )
-from kafkalog.streaming.store.appender_cache import AppenderCache
 from kafkalog.streaming.store.identity import APP_PREFIX, BatchIdentity
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from datetime import datetime
 
-    from kafkalog.streaming.commit.attached_records import AttachedRecords
+    from kafkalog.streaming.commit.staging.staged_files import AttachedRecords
     from kafkalog.streaming.consumer.consumer import Consumer
     from kafkalog.streaming.lookup.latest import LatestSplit
     from kafkalog.streaming.lookup.lookup import AsOf
@@ -484,7 +484,7 @@ def scan(
         SpillError: rows cannot be written to disk or read from it.
     """
     from kafkalog.streaming.lookup import lookup  # noqa: PLC0415
-    from kafkalog.streaming.lookup.wanted_keys import KeySpan  # noqa: PLC0415
+    from kafkalog.streaming.lookup.seen_keys import KeySpan  # noqa: PLC0415
 
     given = {"path": joined(path), **texts(options or {}, _OF_GET)}
     bounds = (None if each is None else key_bytes(each) for each in (prefix, low, high))

@@ -8,10 +8,8 @@
     commands that change something.
 ``arguments``, ``line_input``
     options that several commands share; records from standard input.
-``confirmation``
-    what destroys asks first.
-``output``, ``tables``, ``record_printing``
-    tables, JSON, exit codes.
+``output``, ``record_printing``
+    tables, JSON, exit codes; what destroys asks first.
 
 A command asks :mod:`kafkalog.jobs.inspection` for rows, or :mod:`kafkalog.streaming.admin` to act.
 Read ``app`` and ``topics`` first.

@@ -16,8 +16,10 @@ from kafkalog.jobs.cli.arguments import (  # noqa: TC001 - typer reads annotatio
     Paths,
     TopicName,
 )
-from kafkalog.jobs.cli.confirmation import Loss, Yes, act_if_agreed
 from kafkalog.jobs.cli.output import (
+    Loss,
+    Yes,
+    act_if_agreed,
     end_with,
     exit_if,
     one_line_errors,
@@ -171,7 +173,7 @@ def _paths_and_partitions(words: list[str]) -> tuple[list[str], list[TopicPartit
 
 
 def _row(place: DamagedPlace) -> dict[str, Any]:
-    from kafkalog.streaming.admin.damage import place_name  # noqa: PLC0415
+    from kafkalog.streaming.admin.salvage import place_name  # noqa: PLC0415
 
     damage = place.damage
     return {

@@ -17,8 +17,16 @@ from kafkalog.jobs.cli.arguments import (
     topics_there,
     with_tier,
 )
-from kafkalog.jobs.cli.confirmation import Loss, Yes, act_if_agreed
-from kafkalog.jobs.cli.output import end_with, exit_if, one_line_errors, print_rows, tell_dry_run
+from kafkalog.jobs.cli.output import (
+    Loss,
+    Yes,
+    act_if_agreed,
+    end_with,
+    exit_if,
+    one_line_errors,
+    print_rows,
+    tell_dry_run,
+)
 from kafkalog.jobs.process.arguments import ALLOW_BROKER, point_in_time, split_names
 from kafkalog.jobs.process.running import Form, print_line, printing
 from kafkalog.model import many
@@ -354,8 +362,11 @@ def _show_for_ever(meter: LagMeter, every: float, *, as_json: bool) -> None:
     from rich.text import Text  # noqa: PLC0415
 
     from kafkalog.files.system import system  # noqa: PLC0415
-    from kafkalog.jobs.cli.output import each_message_once  # noqa: PLC0415
-    from kafkalog.jobs.cli.tables import Lines, lines_of  # noqa: PLC0415
+    from kafkalog.jobs.cli.output import (  # noqa: PLC0415
+        Lines,
+        each_message_once,
+        lines_of,
+    )
     from kafkalog.streaming.options.quantities import shown_time  # noqa: PLC0415
 
     console = Console()

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from kafkalog.streaming.lookup.lookup import AsOf
-    from kafkalog.streaming.lookup.wanted_keys import Keys
+    from kafkalog.streaming.lookup.seen_keys import Keys
 
 
 __all__ = ["Sought", "find_rows", "get", "shown_data", "shown_record"]
@@ -52,7 +52,7 @@ class Sought:
             OptionError: none of the ways to name keys is used, or more than one; keys that end
                 before they begin; or digits that are not hexadecimal.
         """
-        from kafkalog.streaming.lookup.wanted_keys import KeySpan  # noqa: PLC0415
+        from kafkalog.streaming.lookup.seen_keys import KeySpan  # noqa: PLC0415
 
         spans = self.low is not None or self.high is not None
         if (self.key is not None) + (self.prefix is not None) + spans != 1:

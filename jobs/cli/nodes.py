@@ -16,8 +16,11 @@ from kafkalog.jobs.cli.arguments import (  # noqa: TC001 - typer reads them
     Paths,
     TopicName,
 )
-from kafkalog.jobs.cli.confirmation import Loss, Yes, act_if_agreed, ask
 from kafkalog.jobs.cli.output import (
+    Loss,
+    Yes,
+    act_if_agreed,
+    ask,
     exit_if,
     one_line_errors,
     print_list,
@@ -264,9 +267,9 @@ def _move(
     as_json: bool,
 ) -> None:
     with one_line_errors():
-        from kafkalog.streaming.admin.nodes import move_folders, reassign  # noqa: PLC0415
+        from kafkalog.streaming.admin.nodes import reassign  # noqa: PLC0415
 
-        move_folders.check_places(paths, moves)
+        reassign.check_places(paths, moves)
         if way is _Way.VERIFY:
             found = reassign.inspect_moves(paths, moves)
         elif way is _Way.CANCEL:
@@ -280,7 +283,7 @@ def _move(
                 dry_run=dry_run,
             )
             if all(each.is_done for each in found) and not dry_run:
-                move_folders.move_planned(paths, moves, rate=throttle or 0)
+                reassign.move_planned(paths, moves, rate=throttle or 0)
     if not as_json:
         tell_dry_run(dry_run=dry_run)
     print_rows([_moving_row(each) for each in found], as_json=as_json, has_units=False)
@@ -300,7 +303,7 @@ def _move_folders(
     as_json: bool,
 ) -> None:
     with one_line_errors():
-        from kafkalog.streaming.admin.nodes.move_folders import move_folders  # noqa: PLC0415
+        from kafkalog.streaming.admin.nodes.reassign import move_folders  # noqa: PLC0415
 
         moved = move_folders(paths, topic, target, partition, rate=rate, dry_run=dry_run)
     if not as_json:

@@ -14,9 +14,8 @@ import typer
 
 from kafkalog.errors import OptionError
 from kafkalog.jobs.cli.lookup import shown_data, shown_record
-from kafkalog.jobs.cli.output import print_data, print_rows
-from kafkalog.jobs.cli.tables import Lines
-from kafkalog.jobs.process.output_paths import check_file
+from kafkalog.jobs.cli.output import Lines, print_data, print_rows
+from kafkalog.jobs.process.arguments import check_file
 from kafkalog.jobs.process.running import Form, json_line, printing
 from kafkalog.model import many
 from kafkalog.streaming.lookup.lookup import with_ms

@@ -23,8 +23,13 @@ from kafkalog.jobs.cli.output import (
     progress_bar,
     terminal_width,
 )
-from kafkalog.jobs.process.arguments import SETTINGS, milliseconds, pairs
-from kafkalog.jobs.process.output_paths import check_file, check_replaced
+from kafkalog.jobs.process.arguments import (
+    SETTINGS,
+    check_file,
+    check_replaced,
+    milliseconds,
+    pairs,
+)
 from kafkalog.jobs.process.running import print_line
 
 if TYPE_CHECKING:
@@ -63,7 +68,7 @@ def plot(
     """Show records and bytes over time, ages of segments, sizes of batches, and compression."""
     with one_line_errors():
         from kafkalog.jobs.inspection.figures import measure, rows_of  # noqa: PLC0415
-        from kafkalog.jobs.report.plots import (  # noqa: PLC0415
+        from kafkalog.jobs.report.charts import (  # noqa: PLC0415
             draw,
             lines_of,
             require_matplotlib,

@@ -25,7 +25,7 @@ from kafkalog.jobs.process.running import default_path, print_line
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from kafkalog.jobs.sql.session import SqlSession
+    from kafkalog.jobs.sql import SqlSession
 
 __all__ = ["sql"]
 
@@ -59,7 +59,7 @@ def sql(
     """Ask in SQL (DuckDB's): topics are tables. Without a query, a prompt."""
     with one_line_errors():
         paths, last = _paths_and_statement(words, tier)
-        from kafkalog.jobs.sql.session import SqlSession  # noqa: PLC0415
+        from kafkalog.jobs.sql import SqlSession  # noqa: PLC0415
 
         options = reading_options(isolation, settings)
         with SqlSession(tier.below(paths), options, files=files) as session:
@@ -101,7 +101,7 @@ def _is_there(text: str) -> bool:
 
 
 def _prompt(session: SqlSession, *, as_json: bool) -> None:
-    from kafkalog.jobs.sql.session import SqlPrompt  # noqa: PLC0415
+    from kafkalog.jobs.sql import SqlPrompt  # noqa: PLC0415
 
     prompt = SqlPrompt(lambda text: _answer(session, text, as_json=as_json), session.tables)
     while True:
@@ -116,7 +116,7 @@ def _prompt(session: SqlSession, *, as_json: bool) -> None:
 
 def _answer_piped(session: SqlSession, text: str, *, as_json: bool) -> None:
     """Answer a text that was piped: statements, and `help` between them, as at the prompt."""
-    from kafkalog.jobs.sql.session import asks_for_help, help_on  # noqa: PLC0415
+    from kafkalog.jobs.sql import asks_for_help, help_on  # noqa: PLC0415
 
     begun: list[str] = []
     for line in text.splitlines():

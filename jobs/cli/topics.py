@@ -18,8 +18,10 @@ from kafkalog.jobs.cli.arguments import (
     TopicName,
     with_tier,
 )
-from kafkalog.jobs.cli.confirmation import Loss, Yes, act_if_agreed
 from kafkalog.jobs.cli.output import (
+    Loss,
+    Yes,
+    act_if_agreed,
     exit_if,
     one_line_errors,
     print_rows,

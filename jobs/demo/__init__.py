@@ -3,7 +3,5 @@
 ``__main__``
     the job, and what it shows meanwhile.
 ``queries``
-    the flights, and the two streaming queries.
-``checks``
-    what is checked at the end.
+    the flights, the two streaming queries, and what is checked at the end.
 """

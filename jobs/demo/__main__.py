@@ -35,8 +35,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from kafkalog.jobs.demo.checks import render, report_partitions
-from kafkalog.jobs.demo.queries import FLIGHTS, TOPIC, Demo
+from kafkalog.jobs.demo.queries import FLIGHTS, TOPIC, Demo, render, report_partitions
 from kafkalog.jobs.process.running import Command, run
 from kafkalog.jobs.session import build_session
 

@@ -24,8 +24,7 @@ from kafkalog.streaming.log.log_dir import entries_of, is_log_directory, log_dir
 from kafkalog.streaming.log.segments import has_segments
 from kafkalog.streaming.options.kinds import READABLE_PATHS
 from kafkalog.streaming.store.ends.tracker import LogEndTracker, tiered_logs
-from kafkalog.streaming.store.log_dirs import LogDirs
-from kafkalog.streaming.store.partition_folders import live_partitions
+from kafkalog.streaming.store.log_dirs import LogDirs, live_partitions
 from kafkalog.streaming.store.recovery.lost_partitions import (
     NOTHING,
     find_missing_parts,

@@ -16,8 +16,7 @@ from kafkalog.errors import OptionError, UnknownTopicOrPartitionError
 from kafkalog.files.parallel import available_cores
 from kafkalog.files.system import system
 from kafkalog.jobs.inspection.log_dirs import ends_of, partitions_of, unknown_partition
-from kafkalog.model import TopicPartition
-from kafkalog.streaming.log.intervals import EVERYTHING, Intervals
+from kafkalog.model import EVERYTHING, Intervals, TopicPartition
 from kafkalog.streaming.log.read.slice_reader import NarrowedDecoder
 from kafkalog.streaming.options.declaring import warn_ignored
 from kafkalog.streaming.options.read_options import ReadOptions

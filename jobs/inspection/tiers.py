@@ -9,7 +9,7 @@ from kafkalog.errors import KafkaLogError, OptionError
 from kafkalog.files.storage import TieredRoot
 from kafkalog.jobs.inspection.log_dirs import TieredPaths, log_dirs_of
 from kafkalog.jobs.inspection.topics import ends_of
-from kafkalog.streaming.log.intervals import NOTHING, Intervals
+from kafkalog.model import NOTHING, Intervals
 from kafkalog.streaming.log.segments import base_offsets_of, segment_names
 from kafkalog.streaming.options.read_options import ReadOptions
 from kafkalog.streaming.tiers.tiered_store import TieredPath, tier_of

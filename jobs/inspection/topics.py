@@ -18,7 +18,7 @@ from kafkalog.jobs.inspection.log_dirs import (
     say_missing,
 )
 from kafkalog.streaming.admin.nodes.replicas import inspect_replicas
-from kafkalog.streaming.coordinator.cluster_partitions import find_cluster_view
+from kafkalog.streaming.coordinator.cluster_metadata import find_cluster_view
 from kafkalog.streaming.log.partition_log import PartitionLog
 from kafkalog.streaming.log.retention import Retention
 from kafkalog.streaming.store.ends.tracker import say_tiered

@@ -39,7 +39,7 @@ from kafkalog.jobs.pipelines.copied_logs import (
     without_held_rows,
 )
 from kafkalog.jobs.pipelines.inputs import FILES, with_header_lists
-from kafkalog.jobs.process.output_paths import check_folders, check_folders_of_spark
+from kafkalog.jobs.process.arguments import check_folders, check_folders_of_spark
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.admin.topics import create
 from kafkalog.streaming.options.read_options import ReadOptions

@@ -14,11 +14,10 @@ from kafkalog.checkpoints.broker import read_leader_epochs
 from kafkalog.errors import LogDirectoryError, OptionError, RowError
 from kafkalog.files.storage import RemoteRoot
 from kafkalog.jobs.pipelines.copied_logs import first_cut, paths_of_target, topics_of_target
-from kafkalog.jobs.process.arguments import point_in_time
-from kafkalog.jobs.process.output_paths import check_folders
+from kafkalog.jobs.process.arguments import check_folders, point_in_time
 from kafkalog.model import MAX_OFFSET, TopicPartition
 from kafkalog.streaming.admin.topics import Bounds
-from kafkalog.streaming.commit.row_digest import rows_of
+from kafkalog.streaming.commit.staging.staged_run import rows_of
 from kafkalog.streaming.options.quantities import read_moment
 from kafkalog.streaming.options.topic_settings import LogConfig, understood
 from kafkalog.streaming.sink.write_options import WriteOptions

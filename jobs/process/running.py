@@ -454,8 +454,7 @@ def check_reading(log: str, topic: str, checkpoint: str, options: Mapping[str, s
     """
     from kafkalog.streaming.options.read_options import ReadOptions  # noqa: PLC0415
     from kafkalog.streaming.source.subscription import Subscription  # noqa: PLC0415
-    from kafkalog.streaming.store.log_dirs import LogDirs  # noqa: PLC0415
-    from kafkalog.streaming.store.partition_folders import live_partitions  # noqa: PLC0415
+    from kafkalog.streaming.store.log_dirs import LogDirs, live_partitions  # noqa: PLC0415
 
     if not checkpoint:
         raise OptionError(

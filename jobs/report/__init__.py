@@ -5,9 +5,7 @@
 ``findings``
     what is wrong, and which command mends it; the same for a terminal and for ``--json``.
 ``page``, ``sections``, ``charts``
-    the page.
-``plots``
-    pictures and bars of text.
+    the page; charts also as pictures and as bars of text.
 
 Read ``facts`` first.
 """

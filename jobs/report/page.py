@@ -13,11 +13,12 @@ from kafkalog.errors import OptionError
 from kafkalog.files.atomic import prepare, publish
 from kafkalog.files.system import system
 from kafkalog.jobs.inspection.units import shown_duration, shown_size
-from kafkalog.jobs.process.output_paths import check_file, check_replaced
+from kafkalog.jobs.process.arguments import check_file, check_replaced
 from kafkalog.jobs.report.charts import (
     NOTHING,
     Growth,
     Markup,
+    charts_of,
     joined,
     per_span,
     shown_second,
@@ -25,7 +26,6 @@ from kafkalog.jobs.report.charts import (
     tag,
 )
 from kafkalog.jobs.report.findings import changes_since, figures_of, is_internal, summary_of
-from kafkalog.jobs.report.plots import charts_of
 from kafkalog.jobs.report.sections import (
     batches_table,
     changes_section,
@@ -45,9 +45,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from kafkalog.jobs.report.charts import Row
     from kafkalog.jobs.report.facts import Facts
     from kafkalog.jobs.report.findings import Finding
-    from kafkalog.jobs.report.plots import Row
 
 
 __all__ = ["MARK", "SCRIPT", "STYLE", "check_target", "page_of", "write_page"]

@@ -13,7 +13,7 @@
 ``recovery``
     bring logs into order: roll back, truncate a torn tail (by ``commit.tail_recovery``), rebuild
     indexes; and dry runs of it.
-``salvage``, ``damage``
+``salvage``
     go on with a damaged log: cut it, or take bytes out of its middle, because a person asks for it.
 ``groups``
     consumer groups: deleted topics, expiration.

@@ -65,7 +65,7 @@ from kafkalog.files.regular import (
 )
 from kafkalog.files.system import system
 from kafkalog.model import TopicPartition, partition_directory_name
-from kafkalog.streaming.log.append.appender import BufferSource, PartitionAppender
+from kafkalog.streaming.log.appender import BufferSource, PartitionAppender
 from kafkalog.streaming.log.files import (
     DELETED,
     LOG,
@@ -317,7 +317,7 @@ def _data(descriptor: int, start: int, end: int) -> Iterator[tuple[int, int]]:
 #
 # Each partition is copied once, from a replica in sync. The copy can be read and written as it
 # is. Or it becomes the first of several nodes, whose others are empty, and is copied to these by
-# the next writes (:mod:`~kafkalog.streaming.store.replicas.starting`).
+# the next writes (:mod:`~kafkalog.streaming.store.open_set`).
 #
 # It is copied in passes, as a set of one node is (:mod:`~kafkalog.streaming.admin.backup`). A
 # partition is copied from where it was found first, as long as that is in sync.

@@ -43,9 +43,13 @@ from kafkalog.streaming.store.ends.recorded import BrokerMarks
 from kafkalog.streaming.store.locks import CleanerLock
 from kafkalog.streaming.store.log_dirs import LogDirs, partitions_by_node
 from kafkalog.streaming.store.policy import WAIT_MS
-from kafkalog.streaming.store.replicas.copying import copy_cleaner_offset
+from kafkalog.streaming.store.replicas.copying import (
+    copy_cleaner_offset,
+    distrust,
+    end_rewriting,
+    marked,
+)
 from kafkalog.streaming.store.replicas.quorum import Quorum
-from kafkalog.streaming.store.replicas.rewriting import distrust, end_rewriting, marked
 
 if TYPE_CHECKING:
     import os
@@ -75,7 +79,7 @@ __all__ = [
 # Replace segments of a partition's leader, and then of all its replicas in sync, by copies.
 #
 # Each replica in sync has all records before, meanwhile and after. Cut off anywhere, whoever
-# opens the set next ends it: see :mod:`~kafkalog.streaming.store.replicas.rewriting`.
+# opens the set next ends it: see :mod:`~kafkalog.streaming.store.replicas.copying`.
 
 
 @contextmanager

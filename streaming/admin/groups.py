@@ -17,8 +17,8 @@ from kafkalog.files.system import system
 from kafkalog.model import OFFSETS_TOPIC, many
 from kafkalog.streaming.admin.old_segments import opened_logs
 from kafkalog.streaming.commit.append import CommitPlan
-from kafkalog.streaming.commit.attached_records import AttachedRecords
 from kafkalog.streaming.commit.committer import Committer
+from kafkalog.streaming.commit.staging.staged_files import AttachedRecords
 from kafkalog.streaming.coordinator.group_metadata import (
     encode_group_key,
     encode_group_metadata,

@@ -16,7 +16,6 @@ from kafkalog.files.atomic import write_atomically, write_new
 from kafkalog.files.deferred_signals import check_interrupt
 from kafkalog.files.regular import fsync_directory
 from kafkalog.model import INTERNAL_TOPICS, MAX_OFFSET, NO_PRODUCER_ID
-from kafkalog.streaming.log.append.recovery import cut_segment, start_segment
 from kafkalog.streaming.log.files import OFFSET_INDEX, SNAPSHOT, TIME_INDEX, file_name
 from kafkalog.streaming.log.partition_log import PartitionLog
 from kafkalog.streaming.log.producer_state import (
@@ -29,6 +28,7 @@ from kafkalog.streaming.log.producer_state import (
 )
 from kafkalog.streaming.log.read.salvage import walk_batches
 from kafkalog.streaming.log.read.timestamps import largest_timestamp
+from kafkalog.streaming.log.recovery import cut_segment, start_segment
 from kafkalog.streaming.log.retention import Expired, LogBounds
 from kafkalog.streaming.log.segments import LogSegments
 from kafkalog.streaming.log.swap import finish_swap, retire_below
@@ -38,7 +38,7 @@ from kafkalog.streaming.records.control import as_data_batches, coordinator_epoc
 from kafkalog.streaming.store.broker_files import check_log_start
 from kafkalog.streaming.store.ends.recorded import BrokerMarks
 from kafkalog.streaming.store.ends.rule import RecordedOffsets, said_start
-from kafkalog.streaming.store.partition_folders import check_no_link
+from kafkalog.streaming.store.log_dirs import check_no_link
 from kafkalog.streaming.store.policy import BY_FLAG, SetPolicy
 from kafkalog.streaming.store.recovery.unsynced_tail import refuse_lost_tail
 from kafkalog.streaming.store.session import check_written, existing, opened_set

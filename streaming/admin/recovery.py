@@ -32,18 +32,18 @@ from kafkalog.model import INTERNAL_TOPICS, OFFSETS_TOPIC
 from kafkalog.streaming.admin.broker.open_transactions import EndedTransactions
 from kafkalog.streaming.admin.nodes.node_recovery import bring_nodes_in_order
 from kafkalog.streaming.commit.tail_recovery import TailRecovery, with_recovery_advice
-from kafkalog.streaming.log.append.recovery import correct_indexes, cut_segment, wrong_indexes
 from kafkalog.streaming.log.files import LOG, OFFSET_INDEX, TIME_INDEX, file_name
 from kafkalog.streaming.log.partition_log import PartitionLog
 from kafkalog.streaming.log.read.salvage import walk_batches
+from kafkalog.streaming.log.recovery import correct_indexes, cut_segment, wrong_indexes
 from kafkalog.streaming.log.segments import list_base_offsets
 from kafkalog.streaming.log.swap import finish_swap
 from kafkalog.streaming.options.topic_settings import LogConfig
 from kafkalog.streaming.store.broker_files import check_log_start, forget_log_start
 from kafkalog.streaming.store.ends.recorded import BrokerMarks
 from kafkalog.streaming.store.file_systems import is_shared
+from kafkalog.streaming.store.log_dirs import TopicOwners
 from kafkalog.streaming.store.nodes import unfinished_salvage
-from kafkalog.streaming.store.partition_folders import TopicOwners
 from kafkalog.streaming.store.policy import WAIT_MS, SetPolicy
 from kafkalog.streaming.store.recovery.lost_partitions import (
     lost_id_text,

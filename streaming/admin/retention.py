@@ -46,8 +46,8 @@ from kafkalog.streaming.objects.sweeping import clean_commits, sweep_data
 from kafkalog.streaming.options.topic_settings import REMOTE_STORAGE, LogConfig, is_remote
 from kafkalog.streaming.store.broker_files import LogStarts, end_move, move_log_starts
 from kafkalog.streaming.store.ends.recorded import BrokerMarks
-from kafkalog.streaming.store.expired_segments import Schedule
 from kafkalog.streaming.store.log_dirs import partitions_by_node
+from kafkalog.streaming.store.log_set import Schedule
 from kafkalog.streaming.store.policy import WAIT_MS
 from kafkalog.streaming.store.recovery.unsynced_tail import refuse_lost_tail
 from kafkalog.streaming.store.session import opened_set

@@ -38,11 +38,10 @@ from kafkalog.streaming.options.topic_settings import (
 )
 from kafkalog.streaming.store.folder_changes import delete_topics
 from kafkalog.streaming.store.identity import BatchIdentity
-from kafkalog.streaming.store.open_set import check_given
-from kafkalog.streaming.store.partition_folders import check_no_link
+from kafkalog.streaming.store.log_dirs import check_no_link
+from kafkalog.streaming.store.open_set import check_given, has_nodes
 from kafkalog.streaming.store.policy import BY_FLAG, WAIT_MS, SetPolicy, TopicPolicy
 from kafkalog.streaming.store.replicas.election import check_one_node
-from kafkalog.streaming.store.replicas.starting import has_nodes
 from kafkalog.streaming.store.session import (
     check_written,
     ensure_set,

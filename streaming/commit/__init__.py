@@ -3,17 +3,16 @@
 ``committer``
     the steps of a commit, and its outcome.
 ``planning``, ``append``
-    the plan of a commit; which bytes go where; the runs of one partition on their way.
+    the plan of a commit; which bytes go where; the runs of one partition on their way, and where
+    logs ended, for the next commit.
 ``versions``
     was a batch write with an id written already? (For queries: ``store/identity``.)
-``row_digest``
-    what a batch holds as a number: is it the same batch?
 ``states``
     the commit state that follows; what ``flush=os`` left unsynced is made durable.
 ``tail_recovery``
     cut a torn tail, or go on above what others have appended.
-``preserved_offsets``, ``attached_records``
-    offsets that are kept; records of internal topics.
+``preserved_offsets``
+    offsets that are kept.
 ``replication``
     the same bytes for each replica in sync.
 ``bucket_commit``

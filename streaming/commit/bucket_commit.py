@@ -22,7 +22,6 @@ from kafkalog.checkpoints.commit_state import PartitionState, TopicState
 from kafkalog.errors import CommitError
 from kafkalog.files.system import system
 from kafkalog.model import TopicPartition, partition_directory_name
-from kafkalog.streaming.commit.attached_records import encode_attached
 from kafkalog.streaming.commit.committer import Outcome, warn_many_writers, warn_unknown_query
 from kafkalog.streaming.commit.preserved_offsets import (
     batch_to_end,
@@ -31,6 +30,7 @@ from kafkalog.streaming.commit.preserved_offsets import (
     in_offset_order,
 )
 from kafkalog.streaming.commit.staging.in_objects import run_in_object
+from kafkalog.streaming.commit.staging.staged_files import encode_attached
 from kafkalog.streaming.commit.states import still_known
 from kafkalog.streaming.commit.versions import note_versions, with_new_topics
 from kafkalog.streaming.log.log_dir import PartitionDirectory
@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 
     from kafkalog.checkpoints.commit_state import CommitState, WriterState
     from kafkalog.streaming.commit.append import CommitPlan
-    from kafkalog.streaming.commit.attached_records import AttachedRecords
     from kafkalog.streaming.commit.preserved_offsets import CopiedBatch, CopiedEnd
+    from kafkalog.streaming.commit.staging.staged_files import AttachedRecords
     from kafkalog.streaming.commit.staging.staged_run import StagedRun
     from kafkalog.streaming.objects.bucket_log import BucketLog
     from kafkalog.streaming.objects.bucket_store import BucketRoot

@@ -35,7 +35,7 @@ from kafkalog.files.parallel import FileSyncer, for_each, sync_and_close
 from kafkalog.files.regular import fsync_directory
 from kafkalog.files.system import system
 from kafkalog.files.timeouts import at, run_with_timeout
-from kafkalog.streaming.commit.append import PartitionAppend
+from kafkalog.streaming.commit.append import AppenderCache, PartitionAppend
 from kafkalog.streaming.commit.planning import plan_appends, plan_partitions
 from kafkalog.streaming.commit.replication import Replication
 from kafkalog.streaming.commit.staging.staged_source import StagedFiles
@@ -47,7 +47,6 @@ from kafkalog.streaming.commit.states import (
 )
 from kafkalog.streaming.commit.versions import new_topics_of
 from kafkalog.streaming.options.bridge import what_to_do
-from kafkalog.streaming.store.appender_cache import AppenderCache
 from kafkalog.streaming.store.broker_files import (
     WrittenEnd,
     drop_stale_entries_on_nodes,
@@ -69,12 +68,11 @@ if TYPE_CHECKING:
     from kafkalog.checkpoints.commit_state import CommitStamp, CommitState, TopicState
     from kafkalog.checkpoints.query_checkpoint import QueryCheckpoint
     from kafkalog.model import TopicPartition
-    from kafkalog.streaming.commit.append import CommitPlan
-    from kafkalog.streaming.commit.attached_records import AttachedRecords
+    from kafkalog.streaming.commit.append import AppendersOfSet, CommitPlan
     from kafkalog.streaming.commit.preserved_offsets import CopiedBatch, CopiedEnd
+    from kafkalog.streaming.commit.staging.staged_files import AttachedRecords
     from kafkalog.streaming.commit.staging.staged_run import StagedRun
-    from kafkalog.streaming.log.append.appender import AppendPlan
-    from kafkalog.streaming.store.appender_cache import AppendersOfSet
+    from kafkalog.streaming.log.appender import AppendPlan
     from kafkalog.streaming.store.identity import BatchIdentity
     from kafkalog.streaming.store.log_set import LogSet
     from kafkalog.streaming.store.session import Condition

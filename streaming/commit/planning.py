@@ -15,17 +15,16 @@ from kafkalog.checkpoints.committed import Committed
 from kafkalog.checkpoints.topic_ids import is_changed_id
 from kafkalog.errors import CommitError, LogDirectoryError, RowError
 from kafkalog.model import TopicPartition, partition_directory_name
-from kafkalog.streaming.commit.append import PartitionAppend
-from kafkalog.streaming.commit.attached_records import AttachedRecordsStaging
+from kafkalog.streaming.commit.append import AppenderCache, PartitionAppend
 from kafkalog.streaming.commit.preserved_offsets import (
     StagedEnds,
     check_room,
     check_there,
     in_offset_order,
 )
+from kafkalog.streaming.commit.staging.staged_files import AttachedRecordsStaging
 from kafkalog.streaming.commit.staging.staged_source import LateEncoding, StagedFiles, must_wait
 from kafkalog.streaming.commit.tail_recovery import TailRecovery
-from kafkalog.streaming.store.appender_cache import AppenderCache
 from kafkalog.streaming.store.broker_files import check_log_start
 from kafkalog.streaming.store.ends.recorded import BrokerMarks
 from kafkalog.streaming.store.log_dirs import LogDirs, choose_directory
@@ -37,14 +36,13 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from kafkalog.streaming.commit.append import CommitPlan
-    from kafkalog.streaming.commit.attached_records import AttachedRecords
+    from kafkalog.streaming.commit.append import AppendersOfSet, CommitPlan
     from kafkalog.streaming.commit.preserved_offsets import CopiedEnd
     from kafkalog.streaming.commit.replication import Replication
+    from kafkalog.streaming.commit.staging.staged_files import AttachedRecords
     from kafkalog.streaming.commit.staging.staged_run import StagedRun
-    from kafkalog.streaming.log.append.appender import PartitionAppender
+    from kafkalog.streaming.log.appender import PartitionAppender
     from kafkalog.streaming.log.log_dir import PartitionDirectory
-    from kafkalog.streaming.store.appender_cache import AppendersOfSet
     from kafkalog.streaming.store.log_set import LogSet
 
 __all__ = ["plan_appends", "plan_partitions"]

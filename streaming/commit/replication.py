@@ -46,13 +46,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kafkalog.checkpoints.commit_state import CommitState, ReplicaState, TopicState
-    from kafkalog.streaming.commit.append import CommitPlan
+    from kafkalog.streaming.commit.append import AppendersOfSet, CommitPlan
     from kafkalog.streaming.commit.staging.staged_files import Staging
     from kafkalog.streaming.commit.staging.staged_run import StagedRun
     from kafkalog.streaming.commit.staging.staged_source import StagedFiles
-    from kafkalog.streaming.log.append.appender import AppendPlan, PartitionAppender
+    from kafkalog.streaming.log.appender import AppendPlan, PartitionAppender
     from kafkalog.streaming.log.log_dir import PartitionDirectory
-    from kafkalog.streaming.store.appender_cache import AppendersOfSet
     from kafkalog.streaming.store.log_set import LogSet
     from kafkalog.streaming.store.topics import Topic
 

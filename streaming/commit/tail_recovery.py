@@ -22,9 +22,9 @@ from kafkalog.checkpoints.commit_state import STATE_FILE
 from kafkalog.checkpoints.voters import FROM_ONE_NODE
 from kafkalog.errors import CommitError, CorruptRecordError, LogDirectoryError
 from kafkalog.files.timeouts import at
-from kafkalog.streaming.log.append.appender import PartitionAppender
-from kafkalog.streaming.log.append.recovery import recover_segment
+from kafkalog.streaming.log.appender import PartitionAppender
 from kafkalog.streaming.log.partition_log import PartitionLog
+from kafkalog.streaming.log.recovery import recover_segment
 from kafkalog.streaming.log.segment import LogSegment
 from kafkalog.streaming.log.segments import list_base_offsets
 from kafkalog.streaming.log.valid_batches import ends_in_zeros, find_valid_end

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Final
 from kafkalog.checkpoints.broker import read_topic_id
 from kafkalog.errors import BatchIdentityError
 from kafkalog.model import TopicPartition
-from kafkalog.streaming.commit.row_digest import RowDigest, rows_of
+from kafkalog.streaming.commit.staging.staged_run import RowDigest, rows_of
 from kafkalog.streaming.store.identity import APP_PREFIX
 
 if TYPE_CHECKING:

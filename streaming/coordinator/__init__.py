@@ -8,7 +8,7 @@
     groups and their positions, written and read.
 ``transaction_states``
     how transactions ended.
-``cluster_metadata``, ``cluster_partitions``
+``cluster_metadata``
     what the metadata log of a cluster says of topics and partitions.
 ``remote_log_metadata``
     which segments lie in a remote tier.

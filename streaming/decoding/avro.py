@@ -31,7 +31,7 @@ from kafkalog.streaming.decoding.avro_columns import (
     BulkReader,
     NotPlainError,
 )
-from kafkalog.streaming.decoding.limits import (
+from kafkalog.streaming.decoding.registry import (
     MAX_DEPTH,
     Cells,
     DecodeError,

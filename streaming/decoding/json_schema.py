@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, TypeAlias
 import pyarrow as pa
 
 from kafkalog.errors import SchemaError
-from kafkalog.streaming.decoding.limits import (
+from kafkalog.streaming.decoding.registry import (
     MAX_DEPTH,
     Cells,
     DecodeError,

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 import pyarrow as pa
 
 from kafkalog.errors import OptionError, SchemaError
-from kafkalog.streaming.decoding.limits import (
+from kafkalog.streaming.decoding.registry import (
     MAX_DEPTH,
     MAX_TEXT_BYTES,
     Cells,

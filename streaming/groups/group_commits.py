@@ -18,9 +18,9 @@ from kafkalog.files.system import system
 from kafkalog.files.watch import Watched
 from kafkalog.model import OFFSETS_TOPIC, partition_counts
 from kafkalog.streaming.commit.append import CommitPlan
-from kafkalog.streaming.commit.attached_records import AttachedRecords
 from kafkalog.streaming.commit.bucket_commit import CommittedBucket, commit_batch
 from kafkalog.streaming.commit.committer import Committer
+from kafkalog.streaming.commit.staging.staged_files import AttachedRecords
 from kafkalog.streaming.coordinator.group_metadata import (
     encode_group_key,
     encode_group_metadata,

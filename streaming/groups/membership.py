@@ -31,14 +31,15 @@ from kafkalog.errors import FencedMemberError, KafkaLogError, OptionError
 from kafkalog.files.deferred_signals import pause, shielded_part
 from kafkalog.files.system import start_thread_if_possible, system
 from kafkalog.streaming.groups.assignors import NO_GENERATION
-from kafkalog.streaming.groups.liveness import LOOK_S, Watch
 from kafkalog.streaming.groups.member_files import (
     GROUP_LOCK_PREFIX,
     INSTANCE_LOCK_PREFIX,
+    LOOK_S,
     MemberFile,
     MemberFolder,
     MemberObject,
     MemberObjects,
+    Watch,
     remove_member,
 )
 from kafkalog.streaming.groups.rebalance import Presence, next_record

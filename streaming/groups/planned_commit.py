@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
     from pathlib import Path
 
-    from kafkalog.streaming.commit.attached_records import AttachedRecords
+    from kafkalog.streaming.commit.staging.staged_files import AttachedRecords
     from kafkalog.streaming.store.log_set import LogSet
     from kafkalog.streaming.store.policy import SetPolicy
 

@@ -6,12 +6,16 @@
     the index files: by offset, by time, of aborted transactions.
 ``valid_batches``, ``history``, ``retention``
     where valid batches end; whether a position is of this log; which segments have expired.
-``append``, ``read``, ``compaction``
-    appending and recovery, which cuts a segment; reading forward; the cleaner.
+``appender``, ``growth``
+    append batches: which segment each goes to, the bytes, and the index entries that come along.
+``recovery``
+    cut a segment where its valid batches end, and rebuild its indexes.
+``read``, ``compaction``
+    reading forward; the cleaner.
 ``swap``
     replace segments; take bytes out of a log, or cut off its end.
-``producer_state``, ``intervals``
-    producers at an offset; sets of numbers as ranges.
+``producer_state``
+    producers at an offset.
 
 Read ``segment`` first.
 """

@@ -18,10 +18,10 @@ from kafkalog.files.remote_path import RemotePath
 from kafkalog.model import MAX_OFFSET
 from kafkalog.streaming.log.log_dir import check_stamp
 from kafkalog.streaming.log.read.salvage import Salvage
-from kafkalog.streaming.log.read.slice_reader import read_slice
-from kafkalog.streaming.log.read.slices import (
+from kafkalog.streaming.log.read.slice_reader import (
     SegmentSlice,
     open_planned,
+    read_slice,
     slice_segment,
     split_slice,
 )
@@ -301,7 +301,7 @@ class PartitionLog(Closing):
         return following
 
     def split_slice(self, whole: SegmentSlice, pieces: int) -> list[SegmentSlice]:
-        """Cut a slice at batch boundaries; see :mod:`kafkalog.streaming.log.read.slices`."""
+        """Cut a slice at batch boundaries; see :mod:`kafkalog.streaming.log.read.slice_reader`."""
         return split_slice(whole, pieces)
 
     def read_slice(

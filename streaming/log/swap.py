@@ -20,7 +20,6 @@ from kafkalog.files.regular import (
     try_to_link,
 )
 from kafkalog.model import MAX_OFFSET
-from kafkalog.streaming.log.append.recovery import build_indexes, remove_segment
 from kafkalog.streaming.log.files import (
     CLEANED,
     DELETED,
@@ -35,6 +34,7 @@ from kafkalog.streaming.log.files import (
 )
 from kafkalog.streaming.log.indexes import TXN_ENTRY, AbortedTransaction, TxnIndex
 from kafkalog.streaming.log.producer_state import list_snapshots
+from kafkalog.streaming.log.recovery import build_indexes, remove_segment
 from kafkalog.streaming.log.segment import LogSegment
 from kafkalog.streaming.log.segments import CLEANED_KINDS, list_base_offsets, next_offset
 from kafkalog.streaming.log.valid_batches import ValidBatches

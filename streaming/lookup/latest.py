@@ -18,11 +18,15 @@ from kafkalog.errors import UnknownTopicOrPartitionError
 from kafkalog.files.paths import as_path
 from kafkalog.files.system import once_per_process, system
 from kafkalog.streaming.log.read.salvage import Salvage
-from kafkalog.streaming.log.read.slice_reader import NarrowedDecoder
-from kafkalog.streaming.log.read.slices import FIRST_PIECE, PIECE, open_planned, pieces_backwards
+from kafkalog.streaming.log.read.slice_reader import (
+    FIRST_PIECE,
+    PIECE,
+    NarrowedDecoder,
+    open_planned,
+    pieces_backwards,
+)
 from kafkalog.streaming.log.segments import LogSegments
-from kafkalog.streaming.lookup.seen_keys import SeenKeys, SpilledKeys, share_of
-from kafkalog.streaming.lookup.wanted_keys import wanted_keys
+from kafkalog.streaming.lookup.seen_keys import SeenKeys, SpilledKeys, share_of, wanted_keys
 from kafkalog.streaming.records.columns import RecordDecoder
 from kafkalog.streaming.records.row_buffers import FoundRecords, RowBuffers
 from kafkalog.streaming.source.batch_plan import plan_batch
@@ -36,10 +40,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from kafkalog.streaming.log.read.salvage import Place
-    from kafkalog.streaming.log.read.slice_reader import Decoder
-    from kafkalog.streaming.log.read.slices import SegmentSlice
-    from kafkalog.streaming.lookup.seen_keys import KeyRange
-    from kafkalog.streaming.lookup.wanted_keys import Keys, WantedKeys
+    from kafkalog.streaming.log.read.slice_reader import Decoder, SegmentSlice
+    from kafkalog.streaming.lookup.seen_keys import KeyRange, Keys, WantedKeys
     from kafkalog.streaming.options.read_options import ReadOptions
     from kafkalog.streaming.records.arrow_buffers import Bytes, Integers
     from kafkalog.streaming.records.batch import BatchTable

@@ -15,7 +15,12 @@ from kafkalog.errors import CorruptRecordError, OptionError, UnknownTopicOrParti
 from kafkalog.files.system import remembered, system
 from kafkalog.files.watch import is_settled, stamp_of
 from kafkalog.model import many, said_there
-from kafkalog.streaming.log.read.slices import FIRST_PIECE, PIECE, open_planned, pieces_backwards
+from kafkalog.streaming.log.read.slice_reader import (
+    FIRST_PIECE,
+    PIECE,
+    open_planned,
+    pieces_backwards,
+)
 from kafkalog.streaming.lookup.block_cache import block_cache
 from kafkalog.streaming.lookup.key_kernels import hash_keys
 from kafkalog.streaming.lookup.latest import plan_latest, read_latest, refuse_if_compacted
@@ -28,8 +33,7 @@ from kafkalog.streaming.records.row_buffers import Columns
 from kafkalog.streaming.source.loss import with_remedy
 from kafkalog.streaming.source.reading import RecordRows, SplitReader, columns_of, naming_overflow
 from kafkalog.streaming.source.schema import RowSchema
-from kafkalog.streaming.store.log_dirs import LogDirs
-from kafkalog.streaming.store.partition_folders import committed_partitions, partition_count
+from kafkalog.streaming.store.log_dirs import LogDirs, committed_partitions, partition_count
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -37,10 +41,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from kafkalog.files.watch import Stamp
-    from kafkalog.streaming.log.read.slice_reader import Decoder
-    from kafkalog.streaming.log.read.slices import SegmentSlice
+    from kafkalog.streaming.log.read.slice_reader import Decoder, SegmentSlice
     from kafkalog.streaming.lookup.latest import LatestSplit
-    from kafkalog.streaming.lookup.wanted_keys import Keys, KeySpan
+    from kafkalog.streaming.lookup.seen_keys import Keys, KeySpan
     from kafkalog.streaming.records.arrow_buffers import Bytes, Integers
     from kafkalog.streaming.records.batch import BatchTable
     from kafkalog.streaming.records.row_buffers import FoundRecords

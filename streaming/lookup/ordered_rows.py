@@ -9,8 +9,7 @@ import pyarrow as pa
 
 from kafkalog.streaming.lookup import memtable_kernels as kernels
 from kafkalog.streaming.lookup.memtable_kernels import BROKEN
-from kafkalog.streaming.lookup.seen_keys import SpillFile
-from kafkalog.streaming.lookup.wanted_keys import KeySpan
+from kafkalog.streaming.lookup.seen_keys import KeySpan, SpillFile
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

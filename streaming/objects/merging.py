@@ -1,8 +1,8 @@
 """Merge what commits have left in pieces: into segments, and into objects that partitions share.
 
 A partition whose tail fills a segment gets one, by the rules by which a local log rolls
-(:mod:`~kafkalog.streaming.log.append.plan`). Partitions that come to less have their small extents
-put together, those of many partitions in one object, sorted by partition.
+(:mod:`~kafkalog.streaming.log.growth`). Partitions that come to less have their small
+extents put together, those of many partitions in one object, sorted by partition.
 
 Nobody waits for a merge. Its object has a name of its own, and the commit that names it makes it
 exist, if by then the extents that it was made of are still there: else it goes by the sweep, as it
@@ -39,14 +39,14 @@ from kafkalog.checkpoints.bucket_state import (
 from kafkalog.errors import DataLossError, KafkaLogError
 from kafkalog.files.system import system
 from kafkalog.model import TopicPartition
-from kafkalog.streaming.log.append.growth import SegmentState
-from kafkalog.streaming.log.append.plan import (
+from kafkalog.streaming.log.files import LOG, OFFSET_INDEX, TIME_INDEX, TXN_INDEX
+from kafkalog.streaming.log.growth import (
     ADOPTED_BYTES,
     ADOPTED_SHARE,
     SegmentPlanning,
+    SegmentState,
     roll_jitter_ms,
 )
-from kafkalog.streaming.log.files import LOG, OFFSET_INDEX, TIME_INDEX, TXN_INDEX
 from kafkalog.streaming.log.indexes import OFFSET_ENTRY, TIME_ENTRY, known_entries
 from kafkalog.streaming.objects.bucket_log import Proposal, is_void
 from kafkalog.streaming.objects.numbered_extents import gone_error, number_batches
@@ -62,7 +62,7 @@ if TYPE_CHECKING:
 
     from kafkalog.checkpoints.bucket_state import BucketState, ExtentKey
     from kafkalog.files.objects import Objects
-    from kafkalog.streaming.log.append.growth import SegmentAppend
+    from kafkalog.streaming.log.growth import SegmentAppend
     from kafkalog.streaming.objects.bucket_store import BucketRoot
     from kafkalog.streaming.records.batch import BatchTable
 

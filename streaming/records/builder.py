@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Self
@@ -21,16 +22,15 @@ from kafkalog.streaming.records.batch_layout import (
     MAGIC_POSITION,
     seal_batch,
 )
-from kafkalog.streaming.records.compression import Codec, batch_compressor
+from kafkalog.streaming.records.compression import Codec, compress_pieces
 from kafkalog.streaming.records.encode_kernels import number_batches
 from kafkalog.streaming.records.message_sets.encode_kernels import number_messages
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from kafkalog.streaming.records.arrow_buffers import Bytes
     from kafkalog.streaming.records.compression.codec import Data
-
 
 __all__ = [
     "DEFAULT_MAX_MESSAGE_BYTES",
@@ -40,12 +40,8 @@ __all__ = [
     "OpenBatch",
     "RecordColumns",
     "assign_offsets",
+    "batch_compressor",
 ]
-
-
-# ----------------------------------------------------------------------------------------------
-# The columns that records are made of, as the kernels take them.
-
 
 _NO_INTEGERS: Final = np.empty(0, np.int64)
 
@@ -399,3 +395,20 @@ def assign_offsets(data: Bytes, first_offset: int, leader_epoch: int) -> int:
             position=position,
         )
     return end
+
+
+# ----------------------------------------------------------------------------------------------
+# What compresses the batches of a writer, one after the other.
+
+
+def batch_compressor(codec: Codec, level: int | None = None) -> Callable[[Data], Sequence[Data]]:
+    """Return what compresses batches of magic 2, one after the other, like ``compress_pieces``.
+
+    It may go by what those before were like: one for each kind of rows, not shared by threads.
+    """
+    if codec is Codec.LZ4:
+        from kafkalog.streaming.records.compression import lz4_codec  # noqa: PLC0415 - if used
+
+        if lz4_codec.is_fast(level):
+            return lz4_codec.BatchCompressor()
+    return functools.partial(compress_pieces, codec, level=level)

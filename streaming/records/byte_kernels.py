@@ -27,6 +27,7 @@ __all__ = [
     "read_varint",
     "read_varlong",
     "read_word",
+    "room_for",
     "varint_size",
 ]
 
@@ -201,3 +202,21 @@ def _compiled_prefetch() -> Any:  # noqa: ANN401
 
 
 prefetch: Callable[[Bytes, int], None] = compiled_later(_prefetch, _compiled_prefetch)
+
+
+# ----------------------------------------------------------------------------------------------
+# Bounds of what is decompressed, asked by each kernel before a library sees a length.
+#
+# Compiled into the kernels that call.
+
+
+@inlined
+def room_for(data: Bytes, start: int, size: int, wanted: int, free: int, limit: int) -> int:
+    """Return how many bytes ``data[start : start + size]`` may hold, decompressed.
+
+    That is ``limit``, or what is ``free`` in the output if that is less; -1 if it is not ``wanted``
+    (0), does not lie inside, or nothing is left of the output.
+    """
+    if wanted == 0 or start < 0 or size < 0 or start > data.shape[0] - size or free < 0:
+        return np.int64(-1)
+    return min(free, limit)

@@ -13,7 +13,7 @@ bytes. Only a batch or record that is larger than those bounds by itself takes w
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
@@ -28,8 +28,18 @@ from kafkalog.streaming.records import batch_kernels
 from kafkalog.streaming.records import decode_kernels as kernels
 from kafkalog.streaming.records.batch import BatchTable, invalid_checksums
 from kafkalog.streaming.records.batch_layout import HEADER_SIZE, LOG_APPEND_TIME_MASK
-from kafkalog.streaming.records.compression import DEFAULT_LIMIT, Codec, decompress_pieces
-from kafkalog.streaming.records.compression.by_kernel import Bodies, KernelDecompressor
+from kafkalog.streaming.records.compression import (
+    DEFAULT_LIMIT,
+    Codec,
+    decompress_pieces,
+    gzip_kernels,
+    lz4_kernels,
+    zstd_kernels,
+)
+from kafkalog.streaming.records.compression.gzip_kernels import decompress_gzip_by_library
+from kafkalog.streaming.records.compression.lz4_kernels import decompress_frames_by_library
+from kafkalog.streaming.records.compression.snappy_kernels import decompress_snappy
+from kafkalog.streaming.records.compression.zstd_kernels import decompress_zstd_by_library
 from kafkalog.streaming.records.message_sets import layout as message_set
 from kafkalog.streaming.records.message_sets.decode_kernels import find_messages
 from kafkalog.streaming.records.message_sets.reader import MessageSetReader
@@ -42,27 +52,20 @@ if TYPE_CHECKING:
 
     from kafkalog.streaming.records.arrow_buffers import Bytes, Integers
     from kafkalog.streaming.records.compression.codec import Data
+    from kafkalog.streaming.records.jit.inline import Context
     from kafkalog.streaming.records.row_buffers import Assemble, RowTaker
-
 
 __all__ = [
     "ALL_COLUMNS",
     "FAULTS",
     "GROUP_BYTES",
     "BatchGroups",
+    "Bodies",
     "Columns",
+    "KernelDecompressor",
     "RecordDecoder",
     "sections_of",
 ]
-
-
-# ----------------------------------------------------------------------------------------------
-# Compressed batches, decompressed side by side until there is enough to be worth a kernel's call.
-#
-# A kernel decompresses all batches of a group and a codec in one call. Batches that it leaves,
-# and codecs whose library exports nothing to kernels, take a call of Python each; what is wrong
-# with a batch is found there.
-
 
 GROUP_BYTES: Final = 1 << 20
 """Decompressed bytes that are worth a call of the kernels; they still fit a core's cache."""
@@ -508,3 +511,78 @@ def sections_of(table: BatchTable, starts: Integers, ends: Integers) -> Integers
     sections[:, kernels.BASE_OFFSET :] = table.facts[:, _OF_SECTIONS]
     sections[:, kernels.IS_STAMPED] &= LOG_APPEND_TIME_MASK
     return sections
+
+
+# ----------------------------------------------------------------------------------------------
+# Which kernel decompresses the batches of a codec, where its library is exported to kernels.
+
+
+class Bodies(NamedTuple):
+    """Compressed records of batches: ``data[starts[i] : starts[i] + sizes[i]]``.
+
+    ``data`` is uint8[n], ``starts`` and ``sizes`` are int64[m]. ``wanted``, uint8[m], is 1 for
+    those of the codec that is asked for.
+    """
+
+    data: Bytes
+    starts: Integers
+    sizes: Integers
+    wanted: Bytes
+
+    def after(self, rows: int) -> Bodies:
+        """Return all but the first ``rows``."""
+        return Bodies(self.data, self.starts[rows:], self.sizes[rows:], self.wanted[rows:])
+
+
+class KernelDecompressor:
+    """Decompresses batches that follow each other, by kernels. Not shared between threads."""
+
+    def __init__(self, limit: int, enough: int) -> None:
+        """Prepare; no library is loaded before it is needed.
+
+        Args:
+            limit: bytes that one batch may decompress to here.
+            enough: bytes after which a call ends.
+        """
+        self._limit = limit
+        self._enough = enough
+        self._contexts: dict[int, Context] = {}
+
+    def can(self, codec: int) -> bool:
+        """Whether there is a kernel for a codec, as the attributes name it."""
+        if codec == Codec.LZ4:
+            return lz4_kernels.is_exported()
+        if codec == Codec.ZSTD:
+            return zstd_kernels.is_exported()
+        if codec == Codec.GZIP:
+            return gzip_kernels.is_exported()
+        return codec == Codec.SNAPPY
+
+    def decompress(
+        self, codec: int, bodies: Bodies, out: Bytes, written: int, ends: Integers
+    ) -> int:
+        """Decompress batches of a codec into ``out``. REQUIRES: there is a kernel for it.
+
+        Args:
+            codec: as the attributes name it.
+            bodies: the batches, m of them.
+            out: uint8[k], of which the first ``written`` bytes are kept.
+            written: where the first one goes.
+            ends: int64[m]; of what was done it becomes where each one ends in ``out``.
+
+        Returns:
+            How many were done: none after the first that is not wanted, is not sound, is of an
+            unusual form, or does not fit, nor once ``out`` has enough.
+        """
+        limit, enough = self._limit, self._enough
+        if codec == Codec.LZ4:
+            return decompress_frames_by_library(*bodies, limit, enough, out, written, ends)
+        if codec == Codec.SNAPPY:
+            return decompress_snappy(*bodies, limit, enough, out, written, ends)
+        if codec not in self._contexts:
+            library = zstd_kernels if codec == Codec.ZSTD else gzip_kernels
+            self._contexts[codec] = library.new_context()
+        context = self._contexts[codec].address
+        if codec == Codec.ZSTD:
+            return decompress_zstd_by_library(*bodies, context, limit, enough, out, written, ends)
+        return decompress_gzip_by_library(*bodies, context, limit, enough, out, written, ends)

@@ -13,8 +13,13 @@ import crc32c
 import numpy as np
 
 from kafkalog.streaming.records.byte_kernels import read_word
-from kafkalog.streaming.records.compression.exported import export, library_of
-from kafkalog.streaming.records.jit.inline import INTERPRETED, compiled_later, inlined
+from kafkalog.streaming.records.jit.inline import (
+    INTERPRETED,
+    compiled_later,
+    export,
+    inlined,
+    library_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -71,7 +76,7 @@ def checksum(data: Bytes, start: int, end: int, tables: NDArray[np.uint32]) -> i
 
 
 # ----------------------------------------------------------------------------------------------
-# The CRC-32C of the crc32c package, called from kernels: see ``compression.exported``.
+# The CRC-32C of the crc32c package, called from kernels: see ``jit.inline``.
 #
 # Its extension module exports the loop that uses the processor's own instruction. The name begins
 # with an underscore, so a build may have another function there: its answer is looked at first.

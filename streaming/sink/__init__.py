@@ -8,8 +8,6 @@
     which columns there may be.
 ``partition_kernels``
     which partition a row goes to.
-``group_writer``
-    positions of a group.
 
 Read ``task_writer`` first.
 """

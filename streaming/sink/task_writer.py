@@ -15,10 +15,9 @@ from kafkalog.files.deferred_signals import check_interrupt
 from kafkalog.files.system import system
 from kafkalog.files.timeouts import run_with_timeout
 from kafkalog.model import MAX_OFFSET, NO_TIMESTAMP, TimestampType, TopicPartition, many
-from kafkalog.streaming.commit.row_digest import RowDigest, row_hashes
 from kafkalog.streaming.commit.staging.formats import BatchFormat
 from kafkalog.streaming.commit.staging.staged_files import Home, StagingArea, StagingOnNodes
-from kafkalog.streaming.commit.staging.staged_run import TaskOutput
+from kafkalog.streaming.commit.staging.staged_run import RowDigest, TaskOutput, row_hashes
 from kafkalog.streaming.sink.partition_kernels import KeyHashes, KeylessSpread, groups_of
 from kafkalog.streaming.sink.row_columns import Rows
 from kafkalog.streaming.store.topics import Topic, TopicCatalog

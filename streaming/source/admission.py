@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Self
 from kafkalog.errors import CorruptIndexError, UnknownTopicOrPartitionError
 from kafkalog.files.deferred_signals import pause
 from kafkalog.files.system import system
-from kafkalog.streaming.log.read.slices import open_planned
+from kafkalog.streaming.log.read.slice_reader import open_planned
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from kafkalog.model import TopicPartition
     from kafkalog.streaming.log.partition_log import PartitionLog
-    from kafkalog.streaming.log.read.slices import SegmentSlice
+    from kafkalog.streaming.log.read.slice_reader import SegmentSlice
     from kafkalog.streaming.log.segment import LogSegment
     from kafkalog.streaming.options.read_options import ReadOptions
     from kafkalog.streaming.source.end_offsets import EndOffsets

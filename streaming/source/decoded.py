@@ -22,10 +22,10 @@ import pyarrow as pa
 from kafkalog.errors import KafkaLogError, OptionError, SchemaError, UnknownTopicOrPartitionError
 from kafkalog.files.system import remembered
 from kafkalog.streaming.decoding.avro_columns import NotPlainError
-from kafkalog.streaming.decoding.limits import DecodeError
 from kafkalog.streaming.decoding.registry import (
     FORMATS,
     HEAD_BYTES,
+    DecodeError,
     Registry,
     SchemaText,
     context_of,

@@ -27,7 +27,7 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
-from kafkalog.streaming.log.intervals import EVERYTHING, NOTHING, Intervals
+from kafkalog.model import EVERYTHING, NOTHING, Intervals
 from kafkalog.streaming.source.planner import Selection
 
 if TYPE_CHECKING:

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 from kafkalog.errors import KafkaLogError, OffsetOutOfRangeError, UnknownTopicOrPartitionError
 from kafkalog.files.remote_path import RemotePath
-from kafkalog.model import MAX_OFFSET, OffsetRange, TopicPartition
-from kafkalog.streaming.log.intervals import EVERYTHING, Intervals
-from kafkalog.streaming.log.read.slices import cut_slice
+from kafkalog.model import EVERYTHING, MAX_OFFSET, Intervals, OffsetRange, TopicPartition
+from kafkalog.streaming.log.read.slice_reader import cut_slice
 from kafkalog.streaming.log.read.timestamps import offset_behind_older, thin_slice
 from kafkalog.streaming.options.quantities import shown_time
 
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 
     from kafkalog.streaming.log.history import LastBatch
     from kafkalog.streaming.log.partition_log import PartitionLog
-    from kafkalog.streaming.log.read.slices import SegmentSlice
+    from kafkalog.streaming.log.read.slice_reader import SegmentSlice
     from kafkalog.streaming.options.read_options import ReadOptions
     from kafkalog.streaming.source.end_offsets import EndOffsets
     from kafkalog.streaming.source.loss import LossPolicy

@@ -37,8 +37,7 @@ if TYPE_CHECKING:
     from kafkalog.streaming.log.history import LastBatch
     from kafkalog.streaming.log.log_dir import PartitionDirectory
     from kafkalog.streaming.log.read.salvage import Salvage
-    from kafkalog.streaming.log.read.slice_reader import Decoder
-    from kafkalog.streaming.log.read.slices import SegmentSlice
+    from kafkalog.streaming.log.read.slice_reader import Decoder, SegmentSlice
     from kafkalog.streaming.options.read_options import ReadOptions
     from kafkalog.streaming.records.row_buffers import Assemble
     from kafkalog.streaming.source.planner import LogSplit

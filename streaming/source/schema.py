@@ -412,7 +412,7 @@ def rows_of_snapshot(options: ReadOptions, split: LogSplit) -> Iterator[pa.Recor
 
 def _names_of_topics(split: LogSplit) -> dict[str, str]:
     """Return the names of topics by their ids, also of those that were removed."""
-    from kafkalog.streaming.coordinator.cluster_partitions import TopicNames  # noqa: PLC0415
+    from kafkalog.streaming.coordinator.cluster_metadata import TopicNames  # noqa: PLC0415
 
     return TopicNames.of(as_path(split.slices[0].path).parent.parent)
 

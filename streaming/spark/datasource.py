@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     )
     from pyspark.sql.types import StructType
 
-    from kafkalog.streaming.consumer.query_control import JoinedControl
+    from kafkalog.streaming.consumer.query_member import JoinedControl
+    from kafkalog.streaming.groups.administration import GroupWriter
     from kafkalog.streaming.options.read_options import ReadOptions
-    from kafkalog.streaming.sink.group_writer import GroupWriter
     from kafkalog.streaming.source.schema import RowSchema
 
 __all__ = ["KafkaLogDataSource"]
@@ -169,14 +169,14 @@ def _joining_reader(
 def _join(given: dict[str, str], options: ReadOptions) -> JoinedControl:
     """Make what knows the offsets of a query that is a member of a group."""
     with uncollected():
-        from kafkalog.streaming.consumer.query_control import JoinedControl  # noqa: PLC0415
+        from kafkalog.streaming.consumer.query_member import JoinedControl  # noqa: PLC0415
 
     return JoinedControl(options, given)
 
 
 def _group_writer(options: ReadOptions) -> GroupWriter:
     """Make what writes a streaming query's positions; checks that it may."""
-    from kafkalog.streaming.sink.group_writer import GroupWriter  # noqa: PLC0415
+    from kafkalog.streaming.groups.administration import GroupWriter  # noqa: PLC0415
 
     return GroupWriter(options.paths, options.group_id or "")
 

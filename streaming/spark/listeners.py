@@ -14,9 +14,9 @@ from kafkalog.errors import CheckpointError, KafkaLogError
 from kafkalog.files.atomic import write_atomically
 from kafkalog.files.system import system
 from kafkalog.model import TopicPartition, listed
+from kafkalog.streaming.groups.administration import GroupWriter
 from kafkalog.streaming.log.partition_log import measure_unread
 from kafkalog.streaming.options.kinds import READABLE_PATHS, WRITABLE_PATHS
-from kafkalog.streaming.sink.group_writer import GroupWriter
 from kafkalog.streaming.source.end_offsets import EndOffsets
 from kafkalog.streaming.source.offsets import from_json_text
 from kafkalog.streaming.spark.versions import HAS_ADMISSION_CONTROL, warn_of_no_lag

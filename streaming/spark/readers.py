@@ -12,8 +12,7 @@ from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Inp
 
 from kafkalog.files.deferred_signals import shielded_step
 from kafkalog.files.system import once_per_process
-from kafkalog.model import MAX_OFFSET
-from kafkalog.streaming.log.intervals import EVERYTHING
+from kafkalog.model import EVERYTHING, MAX_OFFSET
 from kafkalog.streaming.options.bridge import crosses_border
 from kafkalog.streaming.options.declaring import warn_ignored
 from kafkalog.streaming.source.loss import with_remedy

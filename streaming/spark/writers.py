@@ -24,7 +24,7 @@ from kafkalog.checkpoints.query_checkpoint import QueryCheckpoint
 from kafkalog.errors import CommitError, OptionError
 from kafkalog.files.paths import refuse_among_logs
 from kafkalog.files.system import once_per_process, remembered, system
-from kafkalog.streaming.commit.row_digest import RowDigest
+from kafkalog.streaming.commit.staging.staged_run import RowDigest
 from kafkalog.streaming.options.bridge import crosses_border
 from kafkalog.streaming.options.declaring import warn_ignored
 from kafkalog.streaming.sink.row_columns import check_columns
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from kafkalog.model import TopicPartition
-    from kafkalog.streaming.commit.attached_records import AttachedRecords
     from kafkalog.streaming.commit.preserved_offsets import CopiedBatch, CopiedEnd
+    from kafkalog.streaming.commit.staging.staged_files import AttachedRecords
     from kafkalog.streaming.commit.staging.staged_run import StagedRun, TaskOutput
     from kafkalog.streaming.groups.planned_commit import Planned
     from kafkalog.streaming.store.session import Condition
@@ -183,8 +183,8 @@ class LogStreamWriter(StreamArrowWriter):
     @crosses_border
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Publish the micro-batch, unless it is published already."""
+        from kafkalog.streaming.commit.append import AppenderCache  # noqa: PLC0415
         from kafkalog.streaming.commit.committer import Committer  # noqa: PLC0415
-        from kafkalog.streaming.store.appender_cache import AppenderCache  # noqa: PLC0415
 
         outputs = _outputs(messages)
         if not outputs:

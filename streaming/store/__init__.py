@@ -3,15 +3,16 @@
 ``session``
     exclusive access to a set: entering locks and recovers it, leaving releases it.
 ``log_dirs``
-    which partitions live in log directories, of one node or several.
+    which partitions live in log directories, of one node or several; which folders are theirs.
 ``open_set``, ``log_set``, ``nodes``, ``locks``, ``file_systems``, ``policy``
-    identify a set and its members; hold it; store intent and commit state; what a writer may do.
+    identify a set and its members, or start one, of one node or several; hold it; store intent and
+    commit state; what a writer may do.
 ``identity``
     was this batch of a query written already?
-``topics``, ``partition_folders``, ``folder_changes``
-    topics; which folders are theirs; delete or move one.
-``broker_files``, ``expired_segments``, ``appender_cache``
-    after a commit: Kafka's checkpoint files follow, old segments go, ends are remembered.
+``topics``, ``folder_changes``
+    topics; delete or move the folder of a partition.
+``broker_files``
+    after a commit: Kafka's checkpoint files follow.
 ``ends``
     where logs end, for readers.
 ``recovery``

@@ -33,8 +33,8 @@ from kafkalog.streaming.log.files import (
 )
 from kafkalog.streaming.log.log_dir import entries_of
 from kafkalog.streaming.store.broker_files import drop_entries_of_missing
+from kafkalog.streaming.store.log_dirs import is_deleted
 from kafkalog.streaming.store.log_set import publish_guarded
-from kafkalog.streaming.store.partition_folders import is_deleted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence

@@ -28,17 +28,18 @@ from kafkalog.files.deferred_signals import shielded_part
 from kafkalog.files.paths import NodePlace, split_paths
 from kafkalog.files.timeouts import run_with_timeout
 from kafkalog.streaming.log.log_dir import refuse_a_level_above, refuse_file
-from kafkalog.streaming.store.expired_segments import remove_dead
 from kafkalog.streaming.store.file_systems import (
     check_file_system,
     note_mounts,
     refuse_unmounted,
 )
 from kafkalog.streaming.store.locks import DirectoryLocks, check_no_broker, check_unused
-from kafkalog.streaming.store.log_set import Condition, LogSet
+from kafkalog.streaming.store.log_set import Condition, LogSet, remove_dead
 from kafkalog.streaming.store.open_set import (
     check_given,
     check_no_broker_lived,
+    ensure_nodes,
+    has_nodes,
     inspect_set,
     known_set,
     make_log_directory,
@@ -52,7 +53,6 @@ from kafkalog.streaming.store.replicas.open_nodes import (
     inspect_committed_nodes,
     inspect_nodes,
 )
-from kafkalog.streaming.store.replicas.starting import ensure_nodes, has_nodes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

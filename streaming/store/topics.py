@@ -32,11 +32,15 @@ from kafkalog.model import (
     partition_counts,
     validate_topic_name,
 )
-from kafkalog.streaming.coordinator.cluster_partitions import read_partition_counts
+from kafkalog.streaming.coordinator.cluster_metadata import read_partition_counts
 from kafkalog.streaming.options.topic_settings import LogConfig, understood
 from kafkalog.streaming.store.file_systems import is_shared
-from kafkalog.streaming.store.log_dirs import log_dirs_of_set
-from kafkalog.streaming.store.partition_folders import TopicOwners, check_no_link, without_deleted
+from kafkalog.streaming.store.log_dirs import (
+    TopicOwners,
+    check_no_link,
+    log_dirs_of_set,
+    without_deleted,
+)
 from kafkalog.streaming.store.recovery.lost_partitions import lost_id_text
 
 if TYPE_CHECKING:

@@ -17,8 +17,7 @@ from tests.support.dump_log import dump_log_segments, partition_files
 from tests.support.foreign import read_partition
 from tests.support.killed_query import processes_of
 
-from kafkalog.jobs.demo.checks import topic_logs
-from kafkalog.jobs.demo.queries import TOPIC
+from kafkalog.jobs.demo.queries import TOPIC, topic_logs
 
 if TYPE_CHECKING:
     from collections.abc import Callable

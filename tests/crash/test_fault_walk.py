@@ -290,7 +290,7 @@ def test_the_error_of_an_append_says_where_the_fault_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, code: int
 ) -> None:
     monkeypatch.setattr("kafkalog.streaming.commit.staging.staged_source._BUFFER_BYTES", 200)
-    monkeypatch.setattr("kafkalog.streaming.log.append.plan.ADOPTED_BYTES", 1 << 30)
+    monkeypatch.setattr("kafkalog.streaming.log.growth.ADOPTED_BYTES", 1 << 30)
     values = pa.table({"value": ["a" * 100] * 8})
     append(tmp_path, "t", values, options={"max.message.bytes": "200"})
     call, failed = 0, True

@@ -15,7 +15,7 @@ from tests.support.lost_locks_model import Scene, lose_locks_anywhere, on_a_netw
 
 from kafkalog.checkpoints.broker import write_topic_id
 from kafkalog.errors import LogDirectoryError
-from kafkalog.streaming.log.append import appender
+from kafkalog.streaming.log import appender
 from kafkalog.streaming.store.locks import DirectoryLocks
 from kafkalog.streaming.store.log_set import LogSet
 from kafkalog.streaming.store.recovery import rollback as recovery

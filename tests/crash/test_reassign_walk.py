@@ -13,8 +13,13 @@ from tests.support.killing import run_and_kill
 from tests.support.replicated import append, check_clean, check_in_sync, path_of, values
 
 from kafkalog.model import TopicPartition
-from kafkalog.streaming.admin.nodes.move_folders import move_folders
-from kafkalog.streaming.admin.nodes.reassign import Move, cancel_moves, inspect_moves, reassign
+from kafkalog.streaming.admin.nodes.reassign import (
+    Move,
+    cancel_moves,
+    inspect_moves,
+    move_folders,
+    reassign,
+)
 from kafkalog.streaming.admin.nodes.replicas import compare_replicas
 from kafkalog.streaming.admin.recovery import recover
 
@@ -102,7 +107,7 @@ def test_a_move_killed_at_any_call_continues(
 def test_a_move_between_directories_killed_at_any_call_continues(
     others: list[str], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kafkalog.streaming.admin.nodes.move_folders.pause", lambda _: None)
+    monkeypatch.setattr("kafkalog.streaming.admin.nodes.reassign.pause", lambda _: None)
     call, died = 0, True
     one = {"min.insync.replicas": "1"}
     while died:

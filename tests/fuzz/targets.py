@@ -57,11 +57,9 @@ from kafkalog.streaming.coordinator.views import (
 )
 from kafkalog.streaming.decoding.avro import AvroColumn
 from kafkalog.streaming.decoding.json_schema import JsonColumn
-from kafkalog.streaming.decoding.limits import DecodeError
 from kafkalog.streaming.decoding.protobuf import ProtobufColumn
-from kafkalog.streaming.decoding.registry import Registry, SchemaText
-from kafkalog.streaming.groups.liveness import Watch
-from kafkalog.streaming.groups.member_files import MemberFolder, sign_name
+from kafkalog.streaming.decoding.registry import DecodeError, Registry, SchemaText
+from kafkalog.streaming.groups.member_files import MemberFolder, Watch, sign_name
 from kafkalog.streaming.groups.rebalance import GroupRecord
 from kafkalog.streaming.log.indexes import OffsetIndex, TimeIndex, TxnIndex
 from kafkalog.streaming.log.partition_log import PartitionLog
@@ -71,15 +69,13 @@ from kafkalog.streaming.log.read.slice_reader import read_slice
 from kafkalog.streaming.log.read.transactions import StableOffset
 from kafkalog.streaming.lookup.memtable_kernels import SMALLEST_ENTRY, find_entries
 from kafkalog.streaming.lookup.ordered_rows import Entries, MemTable
-from kafkalog.streaming.lookup.seen_keys import KeyRange, SeenKeys
-from kafkalog.streaming.lookup.wanted_keys import KeySpan
+from kafkalog.streaming.lookup.seen_keys import KeyRange, KeySpan, SeenKeys
 from kafkalog.streaming.options.read_options import ReadOptions
 from kafkalog.streaming.records.batch import scan_batches
 from kafkalog.streaming.records.batch_rows import BatchDescriber
 from kafkalog.streaming.records.builder import BatchBuilder
-from kafkalog.streaming.records.columns import RecordDecoder
+from kafkalog.streaming.records.columns import Bodies, KernelDecompressor, RecordDecoder
 from kafkalog.streaming.records.compression import Codec, compress, decompress
-from kafkalog.streaming.records.compression.by_kernel import Bodies, KernelDecompressor
 from kafkalog.streaming.records.control import MarkerReader
 from kafkalog.streaming.records.murmur2_kernels import murmur2
 from kafkalog.streaming.source import offsets

@@ -11,8 +11,8 @@ from tests.support.dump_log import dump_log_segments, partition_files
 from tests.support.kafka import Topic, serve
 from tests.support.log_files import FLIGHTS, append, cut, make_batches, read_offsets, scan
 
-from kafkalog.streaming.log.append.recovery import cut_segment, recover_segment
 from kafkalog.streaming.log.partition_log import PartitionLog
+from kafkalog.streaming.log.recovery import cut_segment, recover_segment
 from kafkalog.streaming.options.topic_settings import LogConfig
 
 if TYPE_CHECKING:

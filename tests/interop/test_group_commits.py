@@ -11,7 +11,7 @@ from tests.support.kafka import Topic, serve
 from tests.support.sinking import Writer, rows
 
 from kafkalog.model import TopicPartition
-from kafkalog.streaming.sink.group_writer import GroupWriter
+from kafkalog.streaming.groups.administration import GroupWriter
 
 if TYPE_CHECKING:
     from pathlib import Path

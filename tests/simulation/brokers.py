@@ -33,9 +33,9 @@ from kafkalog.checkpoints.commit_state import UNFINISHED_FOLDER
 from kafkalog.errors import KafkaLogError
 from kafkalog.files.atomic import write_atomically
 from kafkalog.streaming.admin.broker.handover import hand_over, take_over
-from kafkalog.streaming.log.append.appender import BufferSource, PartitionAppender
-from kafkalog.streaming.log.append.recovery import recover_segment
+from kafkalog.streaming.log.appender import BufferSource, PartitionAppender
 from kafkalog.streaming.log.partition_log import PartitionLog
+from kafkalog.streaming.log.recovery import recover_segment
 from kafkalog.streaming.options.topic_settings import LogConfig
 from kafkalog.streaming.records.batch import scan_batches
 from kafkalog.streaming.store.log_dirs import LogDirs

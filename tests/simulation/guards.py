@@ -398,7 +398,7 @@ GUARDS: Final = {
     "nobody is ever lost": Mutation(
         "partitions of who was killed are read by nobody",
         {
-            "groups.liveness._is_lost": Instead(
+            "groups.member_files._is_lost": Instead(
                 "seen.still_s * 1000 >= settings.session_timeout_ms", "False"
             )
         },

@@ -24,8 +24,7 @@ from kafkalog.errors import DurabilityError, FencedMemberError, KafkaLogError, L
 from kafkalog.files.atomic import make_with_parents, write_atomically
 from kafkalog.files.regular import read_regular
 from kafkalog.files.system import system
-from kafkalog.streaming.consumer.query_control import JoinedControl
-from kafkalog.streaming.consumer.query_member import without_member_options
+from kafkalog.streaming.consumer.query_member import JoinedControl, without_member_options
 from kafkalog.streaming.options.read_options import ReadOptions
 from kafkalog.streaming.sink.task_writer import TaskWriter
 from kafkalog.streaming.source.offsets import from_json, to_json

@@ -15,11 +15,11 @@ import kafkalog
 from kafkalog.errors import KafkaLogError
 from kafkalog.files.system import remembered, system
 from kafkalog.streaming.admin.retention import retain_if_due
+from kafkalog.streaming.commit.append import AppenderCache
 from kafkalog.streaming.commit.committer import Committer
 from kafkalog.streaming.commit.versions import with_digests
 from kafkalog.streaming.sink.task_writer import TaskWriter
 from kafkalog.streaming.sink.write_options import WriteOptions, WritePlan
-from kafkalog.streaming.store.appender_cache import AppenderCache
 from kafkalog.streaming.store.identity import APP_PREFIX, BatchIdentity
 from kafkalog.streaming.store.session import ensure_set
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kafkalog.jobs.demo.checks import compare_contents, find_disorder, find_gaps
+from kafkalog.jobs.demo.queries import compare_contents, find_disorder, find_gaps
 from kafkalog.jobs.pipelines.inputs import with_header_lists
 
 if TYPE_CHECKING:

@@ -33,7 +33,7 @@ from kafkalog.jobs.pipelines.topic_facts import FactsOfLogs
 from kafkalog.jobs.restoring import Restore
 from kafkalog.model import TopicPartition, many
 from kafkalog.streaming.admin.topics import Bounds, alter, create, set_bounds
-from kafkalog.streaming.sink.group_writer import GroupWriter
+from kafkalog.streaming.groups.administration import GroupWriter
 from kafkalog.streaming.store.ends.tracker import LogEndTracker
 from kafkalog.streaming.store.log_dirs import LogDirs
 

@@ -11,8 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from kafkalog.streaming.decoding.avro import AvroColumn
-from kafkalog.streaming.decoding.limits import DecodeError
-from kafkalog.streaming.decoding.registry import SchemaText
+from kafkalog.streaming.decoding.registry import DecodeError, SchemaText
 
 if TYPE_CHECKING:
     import random

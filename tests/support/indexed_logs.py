@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from tests.support.logs import Row, batch_bytes, write_segment
 
-from kafkalog.streaming.log.append.growth import index_segment
+from kafkalog.streaming.log.growth import index_segment
 from kafkalog.streaming.records.batch import scan_batches
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pyarrow as pa
 from pyspark.sql.types import StringType, StructField, StructType
 
-from kafkalog.streaming.consumer.query_control import JoinedControl
+from kafkalog.streaming.consumer.query_member import JoinedControl
 from kafkalog.streaming.sink.task_writer import TaskWriter
 from kafkalog.streaming.source.offsets import from_json
 from kafkalog.streaming.source.schema import RowSchema

@@ -8,7 +8,7 @@ import numpy as np
 from tests.support.logs import Row, batch_bytes
 
 from kafkalog.model import TopicPartition
-from kafkalog.streaming.log.append.appender import PartitionAppender
+from kafkalog.streaming.log.appender import PartitionAppender
 from kafkalog.streaming.options.topic_settings import LogConfig
 from kafkalog.streaming.records.batch import BatchTable, scan_batches
 from kafkalog.streaming.records.columns import Columns, RecordDecoder

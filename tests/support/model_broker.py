@@ -22,9 +22,9 @@ from kafkalog.checkpoints.broker import (
 )
 from kafkalog.files.atomic import write_atomically
 from kafkalog.files.regular import open_regular, write_all
-from kafkalog.streaming.log.append.appender import BufferSource, PartitionAppender
-from kafkalog.streaming.log.append.recovery import recover_segment
+from kafkalog.streaming.log.appender import BufferSource, PartitionAppender
 from kafkalog.streaming.log.partition_log import PartitionLog
+from kafkalog.streaming.log.recovery import recover_segment
 from kafkalog.streaming.options.topic_settings import LogConfig
 from kafkalog.streaming.records.batch import scan_batches
 from kafkalog.streaming.store.log_dirs import LogDirs

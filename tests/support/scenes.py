@@ -23,8 +23,8 @@ from kafkalog.checkpoints.committed import load_committed
 from kafkalog.checkpoints.intent import INTENT_FILE
 from kafkalog.checkpoints.state_file import load_state
 from kafkalog.files.regular import read_regular
-from kafkalog.streaming.log.append.growth import index_segment
 from kafkalog.streaming.log.files import OFFSET_INDEX, TIME_INDEX
+from kafkalog.streaming.log.growth import index_segment
 from kafkalog.streaming.log.partition_log import PartitionLog
 from kafkalog.streaming.log.valid_batches import valid_chunks
 from kafkalog.streaming.options.topic_settings import LogConfig

@@ -11,12 +11,12 @@ import kafkalog
 from kafkalog.checkpoints.committed import load_committed
 from kafkalog.files.objects import open_objects
 from kafkalog.files.storage import STORE, RemoteRoot
+from kafkalog.streaming.commit.append import AppenderCache
 from kafkalog.streaming.commit.committer import Committer, Outcome
 from kafkalog.streaming.log.partition_log import PartitionLog
 from kafkalog.streaming.records.columns import Columns, RecordDecoder
 from kafkalog.streaming.sink.task_writer import TaskWriter
 from kafkalog.streaming.sink.write_options import WriteOptions, WritePlan
-from kafkalog.streaming.store.appender_cache import AppenderCache
 from kafkalog.streaming.store.ends.tracker import LogEndTracker
 from kafkalog.streaming.store.identity import BatchIdentity
 from kafkalog.streaming.store.log_dirs import LogDirs
@@ -40,7 +40,7 @@ def adopt_small_files(patch: pytest.MonkeyPatch) -> None:
     """Let every partition of a task have files of its own, and commits adopt them at any size."""
     patch.setattr("kafkalog.streaming.commit.staging.staged_files.OWN_FILE_BYTES", 0)
     patch.setattr("kafkalog.streaming.commit.staging.staged_files.SMALLEST_OWN_FILE_BYTES", 0)
-    patch.setattr("kafkalog.streaming.log.append.plan.ADOPTED_BYTES", 0)
+    patch.setattr("kafkalog.streaming.log.growth.ADOPTED_BYTES", 0)
 
 
 def rows(

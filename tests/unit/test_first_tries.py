@@ -14,8 +14,8 @@ import pytest
 import kafkalog
 from kafkalog.errors import LogDirectoryError, OptionError, UnknownTopicOrPartitionError
 from kafkalog.model import TopicPartition
+from kafkalog.streaming.groups.administration import GroupWriter
 from kafkalog.streaming.options.read_options import ReadOptions
-from kafkalog.streaming.sink.group_writer import GroupWriter
 from kafkalog.streaming.sink.write_options import WriteOptions
 from kafkalog.streaming.source.arguments import texts
 from kafkalog.streaming.source.batch_plan import plan_batch

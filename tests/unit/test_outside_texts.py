@@ -17,7 +17,7 @@ from tests.support.distributions import ROOT
 
 import kafkalog
 from kafkalog import errors
-from kafkalog.jobs.cli.tables import Lines, lines_of
+from kafkalog.jobs.cli.output import Lines, lines_of
 from kafkalog.jobs.process.running import json_line
 from kafkalog.texts import printable
 

@@ -354,7 +354,7 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
                 "streaming/groups/membership.py",
                 "streaming/store/locks.py",
                 "streaming/store/replicas/open_nodes.py",
-                "streaming/store/replicas/starting.py",
+                "streaming/store/open_set.py",
                 "streaming/store/session.py",
             },
         ),

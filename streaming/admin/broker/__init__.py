@@ -2,7 +2,7 @@
 
 ``handover``
     both ways for one node; ``node_handover`` and ``node_takeover`` for several.
-``handover_state``, ``cluster_check``
+``handover_state``
     the commit state and the nodes of what changes hands; what the cluster must know.
 ``open_transactions``
     what becomes of transactions that a dead broker has left open.

@@ -74,9 +74,9 @@ from kafkalog.streaming.coordinator.cluster_metadata import read_cluster_topics
 from kafkalog.streaming.options.topic_settings import LogConfig
 from kafkalog.streaming.store.broker_files import drop_entries_of_missing, repeat_log_starts
 from kafkalog.streaming.store.log_dirs import LogDirs
+from kafkalog.streaming.store.open_set import has_nodes
 from kafkalog.streaming.store.policy import WAIT_MS, SetPolicy
 from kafkalog.streaming.store.recovery.partition_states import LogReach, sync_up_to
-from kafkalog.streaming.store.replicas.starting import has_nodes
 from kafkalog.streaming.store.session import check_written, existing, opened_set, places
 
 if TYPE_CHECKING:

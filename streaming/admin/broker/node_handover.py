@@ -2,7 +2,7 @@
 
 A cluster (KRaft) elects by what its own metadata says, and its brokers trust their logs. So nothing
 is given before all nodes hold the same bytes, the cluster knows the topics as we do
-(:mod:`~kafkalog.streaming.admin.broker.cluster_check`), and no leader epoch lies above the
+(:mod:`~kafkalog.streaming.admin.broker.handover_state`), and no leader epoch lies above the
 cluster's.
 
 In this order, so that it may be cut off anywhere and is ended by the next handover::
@@ -40,9 +40,9 @@ from kafkalog.files.deferred_signals import check_interrupt
 from kafkalog.files.open_file import read_at
 from kafkalog.files.regular import open_regular, write_all
 from kafkalog.model import TopicPartition
-from kafkalog.streaming.admin.broker.cluster_check import compare_with_cluster
 from kafkalog.streaming.admin.broker.handover_state import (
     check_all_there,
+    compare_with_cluster,
     opened_nodes,
     sync_folder,
     tell_broker,
@@ -75,7 +75,7 @@ if TYPE_CHECKING:
 
     from kafkalog.checkpoints.commit_state import CommitState
     from kafkalog.checkpoints.voters import Voters
-    from kafkalog.streaming.admin.broker.cluster_check import Cluster
+    from kafkalog.streaming.admin.broker.handover_state import Cluster
     from kafkalog.streaming.log.log_dir import PartitionDirectory
     from kafkalog.streaming.store.log_set import LogSet
 

@@ -31,10 +31,10 @@ from kafkalog.checkpoints.commit_state import ReplicaState, Rewritten, TopicStat
 from kafkalog.checkpoints.voters import find_voters
 from kafkalog.errors import KafkaLogError, LogDirectoryError
 from kafkalog.model import TopicPartition, partition_directory_name
-from kafkalog.streaming.admin.broker.cluster_check import newest_view
 from kafkalog.streaming.admin.broker.handover_state import (
     changed_settings,
     moved_ends,
+    newest_view,
     opened_nodes,
     sync_folder,
     tell_broker,
@@ -47,10 +47,14 @@ from kafkalog.streaming.admin.broker.open_transactions import (
 from kafkalog.streaming.admin.groups import empty_groups
 from kafkalog.streaming.admin.recovery import Preview, RecoveryReport, put_in_order
 from kafkalog.streaming.commit.tail_recovery import check_no_open_transaction
-from kafkalog.streaming.store.log_dirs import LogDirs, choose_directory, partitions_by_node
+from kafkalog.streaming.store.log_dirs import (
+    LogDirs,
+    choose_directory,
+    partitions_by_node,
+    without_deleted,
+)
 from kafkalog.streaming.store.log_set import LogSet
 from kafkalog.streaming.store.nodes import Node, handover_is_over, is_being_handed_over
-from kafkalog.streaming.store.partition_folders import without_deleted
 from kafkalog.streaming.store.replicas.copying import CopyBudget
 from kafkalog.streaming.store.replicas.in_sync import ALL_BYTES, catch_up, check_in_place
 
@@ -61,7 +65,7 @@ if TYPE_CHECKING:
     from kafkalog.checkpoints.commit_state import CommitState
     from kafkalog.checkpoints.voters import Voters
     from kafkalog.streaming.admin.broker.open_transactions import TransactionEnds
-    from kafkalog.streaming.coordinator.cluster_partitions import ClusterView
+    from kafkalog.streaming.coordinator.cluster_metadata import ClusterView
     from kafkalog.streaming.log.log_dir import PartitionDirectory
     from kafkalog.streaming.store.recovery.partition_states import PartitionEnd
 

@@ -43,14 +43,14 @@ from kafkalog.files.atomic import write_atomically
 from kafkalog.files.regular import fsync_directory, fsync_file, sync
 from kafkalog.files.system import system
 from kafkalog.model import INTERNAL_TOPICS, OFFSETS_TOPIC, TRANSACTIONS_TOPIC, TopicPartition
-from kafkalog.streaming.admin.broker.cluster_check import newest_view
+from kafkalog.streaming.admin.broker.handover_state import newest_view
 from kafkalog.streaming.commit.tail_recovery import open_transaction_error
 from kafkalog.streaming.coordinator.transaction_states import (
     Decision,
     TransactionStates,
     Undecided,
 )
-from kafkalog.streaming.log.append.appender import BufferSource, PartitionAppender
+from kafkalog.streaming.log.appender import BufferSource, PartitionAppender
 from kafkalog.streaming.log.files import SNAPSHOT, TXN_INDEX, file_name
 from kafkalog.streaming.log.indexes import TXN_ENTRY, AbortedTransaction, TxnIndex
 from kafkalog.streaming.log.partition_log import PartitionLog
@@ -67,7 +67,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
     from pathlib import Path
 
-    from kafkalog.streaming.log.append.appender import AppendPlan
+    from kafkalog.streaming.log.appender import AppendPlan
     from kafkalog.streaming.log.log_dir import PartitionDirectory
     from kafkalog.streaming.store.log_set import LogSet
 

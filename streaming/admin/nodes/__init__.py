@@ -2,7 +2,7 @@
 
 ``replicas``
     which replicas there are, who leads, who is in sync; bring those that lag in sync.
-``elect``, ``reassign``, ``move_folders``, ``voters``
+``elect``, ``reassign``, ``voters``
     because a person asks for it.
 ``node_recovery``
     bring nodes into order.

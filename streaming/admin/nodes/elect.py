@@ -22,8 +22,8 @@ from kafkalog.files.deferred_signals import shielded
 from kafkalog.files.regular import fsync_directory
 from kafkalog.model import said_there
 from kafkalog.streaming.admin.nodes.replicas import log_end_of, replicas_of
-from kafkalog.streaming.log.append.recovery import cut_segment, remove_segment
 from kafkalog.streaming.log.files import SNAPSHOT, parse_base_offset
+from kafkalog.streaming.log.recovery import cut_segment, remove_segment
 from kafkalog.streaming.log.segment import LogSegment
 from kafkalog.streaming.log.segments import list_base_offsets
 from kafkalog.streaming.options.topic_settings import LogConfig
@@ -31,8 +31,8 @@ from kafkalog.streaming.store.broker_files import WrittenEnd, write_ends
 from kafkalog.streaming.store.log_dirs import partitions_by_node
 from kafkalog.streaming.store.policy import WAIT_MS, SetPolicy
 from kafkalog.streaming.store.recovery.unsynced_tail import refuse_lost_tail
+from kafkalog.streaming.store.replicas.copying import distrust
 from kafkalog.streaming.store.replicas.election import preferred
-from kafkalog.streaming.store.replicas.rewriting import distrust
 from kafkalog.streaming.store.session import existing, opened_set
 
 if TYPE_CHECKING:

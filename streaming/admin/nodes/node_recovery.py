@@ -26,11 +26,10 @@ from kafkalog.streaming.log.read.verification import check_segment
 from kafkalog.streaming.log.valid_batches import find_valid_end
 from kafkalog.streaming.store.log_dirs import partitions_by_node
 from kafkalog.streaming.store.replicas.controller import prepared_state
-from kafkalog.streaming.store.replicas.copying import CopyBudget
+from kafkalog.streaming.store.replicas.copying import CopyBudget, distrust
 from kafkalog.streaming.store.replicas.election import shrunk
 from kafkalog.streaming.store.replicas.in_sync import ALL_BYTES, bring_in_sync, lagging_replicas
 from kafkalog.streaming.store.replicas.quorum import Quorum
-from kafkalog.streaming.store.replicas.rewriting import distrust
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from kafkalog.checkpoints.commit_state import CommitState, ReplicaState, TopicState
     from kafkalog.checkpoints.voters import Voters
     from kafkalog.streaming.log.log_dir import PartitionDirectory
-    from kafkalog.streaming.log.read.slices import SegmentSlice
+    from kafkalog.streaming.log.read.slice_reader import SegmentSlice
     from kafkalog.streaming.store.log_set import LogSet
     from kafkalog.streaming.store.replicas.in_sync import Lagging
 

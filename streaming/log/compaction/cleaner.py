@@ -13,7 +13,6 @@ from kafkalog.errors import ChecksumMismatchError
 from kafkalog.files.atomic import write_new
 from kafkalog.files.closing import Closing
 from kafkalog.files.regular import create_exclusive, sync, write_all
-from kafkalog.streaming.log.append.recovery import build_indexes
 from kafkalog.streaming.log.compaction.batch_filter import (
     BatchFilter,
     FilterRules,
@@ -29,6 +28,7 @@ from kafkalog.streaming.log.compaction.transactions import CleanedTransactions
 from kafkalog.streaming.log.files import LOG, TXN_INDEX, file_name
 from kafkalog.streaming.log.indexes import TXN_ENTRY, AbortedTransaction
 from kafkalog.streaming.log.read.transactions import AbortedTransactions
+from kafkalog.streaming.log.recovery import build_indexes
 from kafkalog.streaming.log.segment import LogSegment
 from kafkalog.streaming.log.segments import LogSegments
 from kafkalog.streaming.log.valid_batches import ValidBatches

@@ -1,6 +1,6 @@
 """Reading a log forward: slices, transactions, timestamps, damage.
 
-``slices``, ``slice_reader``
+``slice_reader``
     byte ranges, and reading one to its end or not at all.
 ``timestamps``
     offsets by timestamp, and batches that cannot hold a wanted one.

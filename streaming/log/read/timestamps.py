@@ -18,15 +18,15 @@ from kafkalog.files.remote_path import RemotePath
 from kafkalog.model import MAX_OFFSET, NO_TIMESTAMP
 from kafkalog.streaming.log.indexes import TimestampOffset
 from kafkalog.streaming.log.read.salvage import Salvage
-from kafkalog.streaming.log.read.slices import open_planned
+from kafkalog.streaming.log.read.slice_reader import open_planned
 from kafkalog.streaming.records.compression import DEFAULT_LIMIT
 from kafkalog.streaming.records.control import as_data_batches
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from kafkalog.streaming.log.intervals import Intervals
-    from kafkalog.streaming.log.read.slices import SegmentSlice
+    from kafkalog.model import Intervals
+    from kafkalog.streaming.log.read.slice_reader import SegmentSlice
     from kafkalog.streaming.log.segment import Chunk, LogSegment
     from kafkalog.streaming.records.batch import BatchHeader
     from kafkalog.streaming.records.columns import RecordDecoder

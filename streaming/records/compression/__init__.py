@@ -1,19 +1,17 @@
 """How records are compressed in batches and message sets: Kafka's codecs in Kafka's framings.
 
-``codec``, ``batches``
-    the codecs by name and number, limits, errors; what compresses batch after batch.
+``codec``
+    the codecs by name and number, limits, errors.
 ``gzip_codec``, ``snappy_codec``, ``lz4_codec``, ``zstd_codec``
     a module for each, with the same two functions (:class:`~.codec.CodecModule`).
-``by_kernel``, ``exported``
+``gzip_kernels``, ``snappy_kernels``, ``lz4_kernels``, ``zstd_kernels``
     decompress many batches in one call, by functions that a codec's library exports.
-``gzip_kernels``, ``snappy_kernels``, ``lz4_kernels``, ``zstd_kernels``, ``body_kernels``
-    the loops of that.
 
 A new codec needs its module, its number in ``codec``, and where its library exports functions,
-kernels and a branch in ``by_kernel``. A library is loaded when its codec is first used.
+kernels and a branch in ``KernelDecompressor`` of ``records.columns``. A library is loaded when its
+codec is first used.
 """
 
-from kafkalog.streaming.records.compression.batches import batch_compressor
 from kafkalog.streaming.records.compression.codec import (
     DEFAULT_LIMIT,
     Codec,
@@ -26,7 +24,6 @@ from kafkalog.streaming.records.compression.codec import (
 __all__ = [
     "DEFAULT_LIMIT",
     "Codec",
-    "batch_compressor",
     "compress",
     "compress_pieces",
     "decompress",

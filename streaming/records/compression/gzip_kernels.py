@@ -9,9 +9,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from kafkalog.streaming.records.compression.body_kernels import room_for
-from kafkalog.streaming.records.compression.exported import Context, block_call, export, library_of
-from kafkalog.streaming.records.jit.inline import INTERPRETED, compiled_later
+from kafkalog.streaming.records.byte_kernels import room_for
+from kafkalog.streaming.records.jit.inline import (
+    INTERPRETED,
+    Context,
+    block_call,
+    compiled_later,
+    export,
+    library_of,
+)
 from kafkalog.streaming.records.jit.kernel import kernel
 
 if TYPE_CHECKING:
@@ -24,7 +30,7 @@ __all__ = ["decompress_gzip_by_library", "inflate_member", "is_exported", "new_c
 
 
 # ----------------------------------------------------------------------------------------------
-# zlib's own function to inflate, called from kernels: see ``exported``.
+# zlib's own function to inflate, called from kernels: see ``jit.inline``.
 #
 # Python's module ``zlib`` is linked to the library, unless it is built in. What zlib works with
 # is a ``z_stream``, of which a kernel sets and reads four fields; the places are those where a

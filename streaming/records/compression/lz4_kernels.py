@@ -8,10 +8,15 @@ from typing import TYPE_CHECKING, Any, Final
 import lz4.block
 import numpy as np
 
-from kafkalog.streaming.records.byte_kernels import copy_bytes, read_word
-from kafkalog.streaming.records.compression.body_kernels import room_for
-from kafkalog.streaming.records.compression.exported import block_call, export, library_of
-from kafkalog.streaming.records.jit.inline import INTERPRETED, compiled_later, inlined
+from kafkalog.streaming.records.byte_kernels import copy_bytes, read_word, room_for
+from kafkalog.streaming.records.jit.inline import (
+    INTERPRETED,
+    block_call,
+    compiled_later,
+    export,
+    inlined,
+    library_of,
+)
 from kafkalog.streaming.records.jit.kernel import kernel
 
 if TYPE_CHECKING:
@@ -82,7 +87,7 @@ def xxh32(data: Bytes) -> int:
 
 
 # ----------------------------------------------------------------------------------------------
-# liblz4's own function to decompress a block, called from kernels: see ``exported``.
+# liblz4's own function to decompress a block, called from kernels: see ``jit.inline``.
 #
 # The extension modules of the lz4 package export liblz4's functions.
 

@@ -22,8 +22,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from kafkalog.streaming.records.byte_kernels import copy_bytes, read_word
-from kafkalog.streaming.records.compression.body_kernels import room_for
+from kafkalog.streaming.records.byte_kernels import copy_bytes, read_word, room_for
 from kafkalog.streaming.records.jit.inline import inlined
 from kafkalog.streaming.records.jit.kernel import kernel
 

@@ -9,10 +9,16 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import zstandard
 
-from kafkalog.streaming.records.byte_kernels import read_word
-from kafkalog.streaming.records.compression.body_kernels import room_for
-from kafkalog.streaming.records.compression.exported import Context, block_call, export, library_of
-from kafkalog.streaming.records.jit.inline import INTERPRETED, compiled_later, inlined
+from kafkalog.streaming.records.byte_kernels import read_word, room_for
+from kafkalog.streaming.records.jit.inline import (
+    INTERPRETED,
+    Context,
+    block_call,
+    compiled_later,
+    export,
+    inlined,
+    library_of,
+)
 from kafkalog.streaming.records.jit.kernel import kernel
 
 if TYPE_CHECKING:
@@ -25,7 +31,7 @@ __all__ = ["decompress_frame", "decompress_zstd_by_library", "is_exported", "new
 
 
 # ----------------------------------------------------------------------------------------------
-# libzstd's own function to decompress a frame, called from kernels: see ``exported``.
+# libzstd's own function to decompress a frame, called from kernels: see ``jit.inline``.
 #
 # The CFFI backend of the zstandard package exports libzstd's functions.
 

@@ -64,8 +64,7 @@ from kafkalog.streaming.store.ends.rule import (
 from kafkalog.streaming.store.ends.tiered import LogStart, say_expired, start_of_gap
 from kafkalog.streaming.store.ends.tracked_log import TrackedLogs
 from kafkalog.streaming.store.file_systems import is_shared
-from kafkalog.streaming.store.log_dirs import LogDirs
-from kafkalog.streaming.store.partition_folders import LivePartitions
+from kafkalog.streaming.store.log_dirs import LivePartitions, LogDirs
 from kafkalog.streaming.store.recovery.lost_partitions import (
     NOTHING,
     MissingParts,

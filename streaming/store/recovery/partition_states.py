@@ -24,7 +24,6 @@ from kafkalog.checkpoints.commit_state import (
 from kafkalog.errors import CheckpointError
 from kafkalog.files.parallel import for_each
 from kafkalog.files.regular import fsync_directory, fsync_file
-from kafkalog.streaming.log.append.recovery import correct_indexes_of_sound
 from kafkalog.streaming.log.files import (
     LOG,
     OFFSET_INDEX,
@@ -33,6 +32,7 @@ from kafkalog.streaming.log.files import (
     TXN_INDEX,
     file_name,
 )
+from kafkalog.streaming.log.recovery import correct_indexes_of_sound
 from kafkalog.streaming.log.segments import list_base_offsets
 
 if TYPE_CHECKING:

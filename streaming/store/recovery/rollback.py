@@ -33,13 +33,13 @@ from kafkalog.files.atomic import TEMPORARY_SUFFIX
 from kafkalog.files.parallel import for_each
 from kafkalog.files.regular import fsync_directory
 from kafkalog.model import partition_directory_name
-from kafkalog.streaming.log.append.recovery import (
+from kafkalog.streaming.log.files import SNAPSHOT, file_name
+from kafkalog.streaming.log.recovery import (
     cut_segment,
     inspect_segment,
     remove_segment,
     start_segment,
 )
-from kafkalog.streaming.log.files import SNAPSHOT, file_name
 from kafkalog.streaming.options.topic_settings import LogConfig
 from kafkalog.streaming.store.broker_files import (
     WrittenEnd,

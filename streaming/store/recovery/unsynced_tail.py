@@ -18,12 +18,12 @@ from kafkalog.errors import CommitError
 from kafkalog.files.regular import fsync_directory, fsync_file
 from kafkalog.files.system import system
 from kafkalog.model import TopicPartition
-from kafkalog.streaming.log.append.recovery import (
+from kafkalog.streaming.log.files import LOG, SNAPSHOT, file_name, parse_base_offset
+from kafkalog.streaming.log.recovery import (
     correct_indexes_of_sound,
     recover_segment,
     remove_segment,
 )
-from kafkalog.streaming.log.files import LOG, SNAPSHOT, file_name, parse_base_offset
 from kafkalog.streaming.log.segments import list_base_offsets
 from kafkalog.streaming.options.topic_settings import LogConfig
 from kafkalog.streaming.store.broker_files import WrittenEnd, write_ends

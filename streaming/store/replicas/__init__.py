@@ -2,9 +2,9 @@
 
 ``quorum``, ``controller``, ``election``
     a commit by a majority; what was committed last, and other voters; placement and leaders.
-``open_nodes``, ``starting``, ``lost_state``
-    open a set, start one, rebuild what a node has lost.
-``in_sync``, ``copying``, ``rewriting``
+``open_nodes``
+    open a set, and rebuild what a node of it has lost.
+``in_sync``, ``copying``
     bring replicas up to date: cut where one differs from its leader, and copy what it lacks.
 
 Read ``quorum`` first.

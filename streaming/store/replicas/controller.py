@@ -26,6 +26,7 @@ from kafkalog.streaming.log.files import stray_directory_name
 from kafkalog.streaming.store.broker_files import drop_entries_of_missing
 from kafkalog.streaming.store.log_dirs import LogDirs
 from kafkalog.streaming.store.nodes import Node
+from kafkalog.streaming.store.replicas.copying import distrust_old
 from kafkalog.streaming.store.replicas.election import (
     changed_topics,
     led,
@@ -33,7 +34,6 @@ from kafkalog.streaming.store.replicas.election import (
     with_raised_epochs,
 )
 from kafkalog.streaming.store.replicas.quorum import Controller, Quorum
-from kafkalog.streaming.store.replicas.rewriting import distrust_old
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

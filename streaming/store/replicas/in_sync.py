@@ -20,8 +20,8 @@ from kafkalog.errors import KafkaLogError, LogDirectoryError
 from kafkalog.files.deferred_signals import check_interrupt
 from kafkalog.files.regular import make_directory
 from kafkalog.model import TopicPartition, partition_directory_name
-from kafkalog.streaming.log.append.recovery import remove_segment
 from kafkalog.streaming.log.files import CLEANED, SWAP
+from kafkalog.streaming.log.recovery import remove_segment
 from kafkalog.streaming.log.segments import list_base_offsets
 from kafkalog.streaming.log.swap import finish_swap
 from kafkalog.streaming.store.broker_files import (
@@ -36,11 +36,12 @@ from kafkalog.streaming.store.replicas.copying import (
     Copying,
     LeaderUnreadableError,
     SeenFiles,
+    distrust,
+    end_rewriting,
     of_leader,
     own_topic_id,
 )
 from kafkalog.streaming.store.replicas.election import joined, moved, shrunk
-from kafkalog.streaming.store.replicas.rewriting import distrust, end_rewriting
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator, Sequence
@@ -74,7 +75,7 @@ __all__ = [
 # bytes. Here one process sees both, so it compares them. What lies below the replica's own
 # recovery point was made durable after it was committed, so it is not compared where the segment
 # has the right size. Where the leader's segments were replaced since, its recovery point was
-# rolled back before (:mod:`~kafkalog.streaming.store.replicas.rewriting`). So all is compared, in
+# rolled back before (:mod:`~kafkalog.streaming.store.replicas.copying`). So all is compared, in
 # bounded steps, too: the recovery point follows each segment that is equal.
 #
 # Whatever is cut off amid this leaves a replica that is not in sync. The next one continues:

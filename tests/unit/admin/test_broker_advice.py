@@ -15,8 +15,7 @@ from kafkalog.jobs.cli.app import app
 from kafkalog.jobs.mirroring import Mirror
 from kafkalog.jobs.pipelines.restore_plan import Until, check_target
 from kafkalog.streaming.admin.topics import create
-from kafkalog.streaming.groups.administration import delete_group
-from kafkalog.streaming.sink.group_writer import GroupWriter
+from kafkalog.streaming.groups.administration import GroupWriter, delete_group
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -31,8 +31,8 @@ from kafkalog.streaming.log.files import CLEANED
 from kafkalog.streaming.log.segments import list_base_offsets
 from kafkalog.streaming.store.log_set import LogSet
 from kafkalog.streaming.store.replicas import controller as deciding
+from kafkalog.streaming.store.replicas import copying as equal_segments
 from kafkalog.streaming.store.replicas import in_sync, open_nodes
-from kafkalog.streaming.store.replicas import rewriting as equal_segments
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,10 +14,10 @@ from kafkalog.jobs.maintain import Maintenance, Scope
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.admin.broker.handover import hand_over
 from kafkalog.streaming.admin.groups import expire_positions
+from kafkalog.streaming.groups.administration import GroupWriter
 from kafkalog.streaming.groups.group_commits import GroupCommits
 from kafkalog.streaming.groups.member_files import EXPIRY_NOTE
 from kafkalog.streaming.groups.rebalance import GroupRecord, Member, MemberSettings
-from kafkalog.streaming.sink.group_writer import GroupWriter
 from kafkalog.streaming.store.policy import SetPolicy
 
 if TYPE_CHECKING:

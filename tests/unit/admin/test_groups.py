@@ -16,11 +16,11 @@ from kafkalog.files.system import system
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.admin.broker.handover import hand_over, take_over
 from kafkalog.streaming.admin.topics import delete
+from kafkalog.streaming.groups.administration import GroupWriter
 from kafkalog.streaming.groups.group_commits import GroupCommits
 from kafkalog.streaming.groups.member_files import MEMBER_PREFIX, PLAN_PREFIX
 from kafkalog.streaming.groups.planned_commit import Plan, save_plan
 from kafkalog.streaming.groups.rebalance import GroupRecord
-from kafkalog.streaming.sink.group_writer import GroupWriter
 from kafkalog.streaming.store.policy import SetPolicy
 
 if TYPE_CHECKING:

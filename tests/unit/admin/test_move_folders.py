@@ -25,9 +25,8 @@ from kafkalog.checkpoints.broker import (
 )
 from kafkalog.errors import CorruptRecordError, LogDirectoryError, UnknownTopicOrPartitionError
 from kafkalog.model import TopicPartition
-from kafkalog.streaming.admin.nodes import move_folders as module
-from kafkalog.streaming.admin.nodes.move_folders import check_places, move_folders, move_planned
-from kafkalog.streaming.admin.nodes.reassign import Move
+from kafkalog.streaming.admin.nodes import reassign as module
+from kafkalog.streaming.admin.nodes.reassign import Move, check_places, move_folders, move_planned
 from kafkalog.streaming.admin.nodes.replicas import compare_replicas
 from kafkalog.streaming.admin.recovery import recover
 from kafkalog.streaming.admin.retention import delete_records

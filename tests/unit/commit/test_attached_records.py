@@ -11,8 +11,8 @@ from kafkalog.checkpoints.commit_state import STAGED_PREFIX
 from kafkalog.checkpoints.intent import INTENT_FILE
 from kafkalog.checkpoints.state_file import load_state
 from kafkalog.errors import CommitError
-from kafkalog.streaming.commit.attached_records import AttachedRecords
 from kafkalog.streaming.commit.committer import Committer, Outcome
+from kafkalog.streaming.commit.staging.staged_files import AttachedRecords
 from kafkalog.streaming.store.log_dirs import LogDirs
 from kafkalog.streaming.store.log_set import LogSet
 from kafkalog.streaming.store.policy import TopicPolicy

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from kafkalog.streaming.commit.row_digest import RowDigest
+from kafkalog.streaming.commit.staging.staged_run import RowDigest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -23,12 +23,11 @@ from kafkalog.errors import FencedMemberError, LogDirectoryError
 from kafkalog.model import OFFSETS_TOPIC, TopicPartition
 from kafkalog.streaming.admin.compaction import Wanted, compact
 from kafkalog.streaming.admin.groups import expire_positions
-from kafkalog.streaming.groups.administration import delete_group, reset_group
+from kafkalog.streaming.groups.administration import GroupWriter, delete_group, reset_group
 from kafkalog.streaming.groups.group_commits import OFFSETS_POLICY
 from kafkalog.streaming.groups.group_log import GroupLog
 from kafkalog.streaming.groups.membership import GroupMember
 from kafkalog.streaming.log.partition_log import PartitionLog
-from kafkalog.streaming.sink.group_writer import GroupWriter
 from kafkalog.streaming.store.policy import SetPolicy
 from kafkalog.streaming.store.replicas.open_nodes import inspect_committed_nodes
 from kafkalog.streaming.store.session import inspect_state
@@ -36,7 +35,7 @@ from kafkalog.streaming.store.session import inspect_state
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from kafkalog.streaming.log.read.slices import SegmentSlice
+    from kafkalog.streaming.log.read.slice_reader import SegmentSlice
 
 ROWS = [f"a{n}" for n in range(6)]
 EARLIEST = {"startingOffsets": "earliest"}

@@ -20,8 +20,8 @@ from kafkalog.model import TopicPartition
 from kafkalog.streaming.admin.topics import delete
 from kafkalog.streaming.api import append, read
 from kafkalog.streaming.consumer import consumer as consumer_module
+from kafkalog.streaming.groups.administration import GroupWriter
 from kafkalog.streaming.groups.group_commits import GroupCommits
-from kafkalog.streaming.sink.group_writer import GroupWriter
 from kafkalog.streaming.source.end_offsets import LookRetries
 from kafkalog.streaming.store.ends.tracker import LogEndTracker
 from kafkalog.streaming.store.policy import SetPolicy

@@ -18,7 +18,7 @@ from tests.support.cluster_records import (
 )
 
 from kafkalog.errors import UnsupportedFormatError
-from kafkalog.streaming.coordinator.cluster_partitions import (
+from kafkalog.streaming.coordinator.cluster_metadata import (
     NO_BROKER,
     ClusterPartition,
     ViewReplay,

@@ -10,8 +10,8 @@ from tests.support.sinking import Writer, rows, values_of
 
 from kafkalog.errors import CommitError, CorruptRecordError, FencedMemberError, OptionError
 from kafkalog.model import OFFSETS_TOPIC, TopicPartition
-from kafkalog.streaming.commit.attached_records import AttachedRecords
 from kafkalog.streaming.commit.committer import Committer
+from kafkalog.streaming.commit.staging.staged_files import AttachedRecords
 from kafkalog.streaming.coordinator.group_metadata import encode_group_key
 from kafkalog.streaming.coordinator.group_replay import partition_for_group
 from kafkalog.streaming.groups.group_commits import (

@@ -15,8 +15,7 @@ from kafkalog.errors import FencedMemberError, LogDirectoryError
 from kafkalog.files.system import system
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.groups.group_commits import GroupCommits, Move
-from kafkalog.streaming.groups.liveness import LOOK_S
-from kafkalog.streaming.groups.member_files import MEMBER_PREFIX, MemberFile
+from kafkalog.streaming.groups.member_files import LOOK_S, MEMBER_PREFIX, MemberFile
 from kafkalog.streaming.groups.membership import GroupLock, GroupMember
 from kafkalog.streaming.groups.rebalance import MemberSettings
 from kafkalog.streaming.store.policy import SetPolicy

@@ -1,8 +1,7 @@
 from __future__ import annotations
 
 from kafkalog.model import TopicPartition
-from kafkalog.streaming.groups.liveness import Watch
-from kafkalog.streaming.groups.member_files import Sign, sign_name
+from kafkalog.streaming.groups.member_files import Sign, Watch, sign_name
 from kafkalog.streaming.groups.rebalance import GroupRecord, Member, MemberSettings, Presence
 
 SETTINGS = MemberSettings(frozenset({"t"}), session_timeout_ms=45_000, rebalance_timeout_ms=60_000)

@@ -40,7 +40,7 @@ from kafkalog.jobs.cli.groups import delete_group
 from kafkalog.jobs.cli.lookup import get
 from kafkalog.jobs.inspection import metrics
 from kafkalog.model import TopicPartition
-from kafkalog.streaming.sink.group_writer import GroupWriter
+from kafkalog.streaming.groups.administration import GroupWriter
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -17,10 +17,10 @@ import kafkalog
 from kafkalog.files.system import system
 from kafkalog.jobs.cli.app import app
 from kafkalog.model import TopicPartition
+from kafkalog.streaming.groups.administration import GroupWriter
 from kafkalog.streaming.groups.group_commits import GroupCommits
 from kafkalog.streaming.groups.member_files import MEMBER_PREFIX
 from kafkalog.streaming.groups.rebalance import GroupRecord
-from kafkalog.streaming.sink.group_writer import GroupWriter
 from kafkalog.streaming.store.policy import SetPolicy
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from tests.support.replicated import append, path_of
 from tests.unit.jobs.test_on_a_terminal import seen
 
 import kafkalog
-from kafkalog.jobs.cli import confirmation
+from kafkalog.jobs.cli import output
 from kafkalog.jobs.cli.app import app
 from kafkalog.jobs.process.running import run
 
@@ -87,11 +87,9 @@ def test_what_destroys_asks_first(
     log: Path, line: str, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = state_of(log)
-    is_seen = confirmation._is_seen
+    is_seen = output._is_seen
     streams: list[object] = []
-    monkeypatch.setattr(
-        confirmation, "_is_seen", lambda: (streams.append(sys.stderr), is_seen())[1]
-    )
+    monkeypatch.setattr(output, "_is_seen", lambda: (streams.append(sys.stderr), is_seen())[1])
     for answer in ("n\n", ""):
         code, text = asked(log, line, answer, monkeypatch)
         assert code == 1
@@ -183,7 +181,7 @@ def test_what_was_written_while_somebody_thought_is_planned_anew(
         kafkalog.append(log, "t", rows)
         return True
 
-    monkeypatch.setattr(confirmation, "_agrees", agree)
+    monkeypatch.setattr(output, "_agrees", agree)
     code, text = asked(log, "topic trim LOG -t t -p 0 -o latest", "", monkeypatch)
     assert (code, "t-0 starts at 6 instead of 0" in text) == (0, True)
     start = kafkalog.read(log, "t", columns=["partition", "offset"]).read_all().to_pylist()
@@ -193,7 +191,7 @@ def test_what_was_written_while_somebody_thought_is_planned_anew(
         asked(log, "topic delete LOG -t other --yes", "", monkeypatch)
         return True
 
-    monkeypatch.setattr(confirmation, "_agrees", delete)
+    monkeypatch.setattr(output, "_agrees", delete)
     code, text = asked(log, "topic trim LOG -t other -o latest", "", monkeypatch)
     assert (code, "other-0 is no partition that the commit state" in text) == (2, True)
 

@@ -32,9 +32,9 @@ from kafkalog.jobs.inspection.units import shown_duration
 from kafkalog.jobs.pipelines.replay_checkpoint import ReplayCheckpoint
 from kafkalog.model import OFFSETS_TOPIC, TopicPartition
 from kafkalog.streaming.coordinator.group_replay import partition_for_group, read_group_positions
+from kafkalog.streaming.groups.administration import GroupWriter
 from kafkalog.streaming.log import segment
 from kafkalog.streaming.records import columns
-from kafkalog.streaming.sink.group_writer import GroupWriter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -33,8 +33,8 @@ from kafkalog.jobs.report.facts import Facts, gather
 from kafkalog.jobs.report.findings import Limits, find_problems
 from kafkalog.jobs.report.page import MARK, SCRIPT
 from kafkalog.model import TopicPartition
+from kafkalog.streaming.groups.administration import GroupWriter
 from kafkalog.streaming.log import segments
-from kafkalog.streaming.sink.group_writer import GroupWriter
 from kafkalog.streaming.store.ends.tracker import LogEndTracker
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from tests.support.consuming import make_shared_topic, positions, recreate_topic
 from kafkalog.jobs import restoring as restore_groups
 from kafkalog.jobs.pipelines.restore_plan import Bounds
 from kafkalog.model import TopicPartition
-from kafkalog.streaming.sink.group_writer import GroupWriter
+from kafkalog.streaming.groups.administration import GroupWriter
 
 if TYPE_CHECKING:
     from pathlib import Path

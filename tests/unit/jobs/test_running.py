@@ -10,8 +10,8 @@ import pytest
 
 from kafkalog.errors import LogDirectoryError, OptionError
 from kafkalog.files.paths import split_paths
+from kafkalog.jobs.process.arguments import check_folders, check_folders_of_spark
 from kafkalog.jobs.process.jars import JarError
-from kafkalog.jobs.process.output_paths import check_folders, check_folders_of_spark
 from kafkalog.jobs.process.running import sentence_in
 
 if TYPE_CHECKING:

@@ -25,8 +25,7 @@ from typer.testing import CliRunner
 import kafkalog
 from kafkalog.errors import CorruptRecordError
 from kafkalog.jobs.cli.app import app
-from kafkalog.jobs.sql.session import SqlError, SqlPrompt, SqlSession, history_file
-from kafkalog.jobs.sql.tables import hull_of, offset_value
+from kafkalog.jobs.sql import SqlError, SqlPrompt, SqlSession, history_file, hull_of, offset_value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -382,12 +381,12 @@ def interrupt_amid_import(enumeration, name, value):
         os.kill(os.getpid(), signal.SIGINT)
     set_attribute(enumeration, name, value)
 
-import kafkalog.jobs.sql.tables
+import kafkalog.jobs.inspection.records, kafkalog.jobs.process.running
 enum.EnumType.__setattr__ = interrupt_amid_import
 try:
-    import kafkalog.jobs.sql.session
+    import kafkalog.jobs.sql
 except KeyboardInterrupt:
-    from kafkalog.jobs.sql.session import duckdb
+    from kafkalog.jobs.sql import duckdb
     print(duckdb.sql("select 1").fetchall())
 """
 

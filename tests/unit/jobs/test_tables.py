@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from rich.cells import cell_len
 
-from kafkalog.jobs.cli.tables import Lines, lines_of
+from kafkalog.jobs.cli.output import Lines, lines_of
 
 ROWS: list[dict[str, Any]] = [
     {

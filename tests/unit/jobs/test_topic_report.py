@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rich.console import Console
 
-from kafkalog.jobs.demo.checks import PartitionReport, render
+from kafkalog.jobs.demo.queries import PartitionReport, render
 
 
 def test_a_topic_is_shown_in_units_of_people() -> None:

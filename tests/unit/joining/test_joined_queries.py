@@ -21,10 +21,10 @@ from kafkalog.model import TopicPartition
 from kafkalog.streaming.api import append
 from kafkalog.streaming.consumer.query_member import QueryMember
 from kafkalog.streaming.coordinator.group_replay import replay_records
+from kafkalog.streaming.groups.administration import GroupWriter
 from kafkalog.streaming.groups.group_commits import GroupCommits
 from kafkalog.streaming.groups.membership import GroupMember
 from kafkalog.streaming.groups.planned_commit import load_plan
-from kafkalog.streaming.sink.group_writer import GroupWriter
 from kafkalog.streaming.source.end_offsets import LookRetries
 from kafkalog.streaming.spark.versions import ReadMaxRows
 from kafkalog.streaming.store.policy import SetPolicy

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.support.log_files import FLIGHTS, append, make_batches, read_offsets, scan
 
-from kafkalog.streaming.log.append.growth import index_segment
+from kafkalog.streaming.log.growth import index_segment
 from kafkalog.streaming.log.partition_log import PartitionLog
 from kafkalog.streaming.options.topic_settings import LogConfig
 

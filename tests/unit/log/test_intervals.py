@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafkalog.streaming.log.intervals import EVERYTHING, NOTHING, Intervals
+from kafkalog.model import EVERYTHING, NOTHING, Intervals
 
 LOW, HIGH = -12, 12
 NUMBERS = range(LOW, HIGH)

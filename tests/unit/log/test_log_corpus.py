@@ -15,9 +15,8 @@ from tests.support.log_files import read_offsets
 from kafkalog.checkpoints.broker import HIGH_WATERMARK, LOG_START_OFFSET, read_leader_epochs
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.coordinator.group_replay import read_group_positions
-from kafkalog.streaming.log.append.growth import SegmentState, index_segment
-from kafkalog.streaming.log.append.plan import plan_append
 from kafkalog.streaming.log.files import OFFSET_INDEX, TIME_INDEX
+from kafkalog.streaming.log.growth import SegmentState, index_segment, plan_append
 from kafkalog.streaming.log.partition_log import PartitionLog
 from kafkalog.streaming.log.valid_batches import valid_chunks
 from kafkalog.streaming.options.topic_settings import LogConfig

@@ -14,7 +14,7 @@ from tests.support.least_left import least
 from tests.support.log_files import swap_is_unfinished
 
 from kafkalog.files.regular import create_exclusive, fsync_directory, sync, write_all
-from kafkalog.streaming.log.append.recovery import build_indexes
+from kafkalog.streaming.log.recovery import build_indexes
 from kafkalog.streaming.log.segment import LogSegment
 from kafkalog.streaming.log.segments import list_base_offsets
 from kafkalog.streaming.log.swap import (

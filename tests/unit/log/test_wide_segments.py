@@ -16,8 +16,8 @@ from tests.support.logs import Row, batch_bytes
 from tests.support.message_sets import GZIP, gzip_stream, message
 from tests.support.reading import read_batch, read_stream
 
-from kafkalog.streaming.log.append.recovery import rebuild_partition
 from kafkalog.streaming.log.partition_log import PartitionLog
+from kafkalog.streaming.log.recovery import rebuild_partition
 from kafkalog.streaming.log.segment import LogSegment
 from kafkalog.streaming.options.topic_settings import LogConfig
 

@@ -11,7 +11,7 @@ from kafkalog.streaming.lookup import memtable_kernels as kernels
 from kafkalog.streaming.lookup import ordered_rows as memtable
 from kafkalog.streaming.lookup.memtable_kernels import BROKEN
 from kafkalog.streaming.lookup.ordered_rows import MAX_SEQUENCE, Entries, MemTable
-from kafkalog.streaming.lookup.wanted_keys import KeySpan
+from kafkalog.streaming.lookup.seen_keys import KeySpan
 from kafkalog.streaming.records.jit.kernel import as_python
 
 LARGE = 1 << 20

@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kafkalog.streaming.lookup import key_kernels as kernels
-from kafkalog.streaming.lookup.seen_keys import KeyRange, SeenKeys
-from kafkalog.streaming.lookup.wanted_keys import Keys, KeySpan, wanted_keys
+from kafkalog.streaming.lookup.seen_keys import KeyRange, Keys, KeySpan, SeenKeys, wanted_keys
 from kafkalog.streaming.records.jit.kernel import as_python
 from kafkalog.streaming.records.row_buffers import FoundRecords
 

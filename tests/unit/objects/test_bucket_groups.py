@@ -25,14 +25,13 @@ from kafkalog.files.system import system
 from kafkalog.jobs.cli.app import app
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.admin import topics
-from kafkalog.streaming.groups.administration import delete_group, reset_group
+from kafkalog.streaming.groups.administration import GroupWriter, delete_group, reset_group
 from kafkalog.streaming.groups.group_commits import GroupCommits
 from kafkalog.streaming.groups.member_files import MemberObject, MemberObjects
 from kafkalog.streaming.groups.membership import GroupMember
 from kafkalog.streaming.groups.rebalance import GroupRecord, MemberSettings, Presence
 from kafkalog.streaming.objects import bucket_store
 from kafkalog.streaming.objects.bucket_store import bucket_of
-from kafkalog.streaming.sink.group_writer import GroupWriter
 from kafkalog.streaming.store.policy import SetPolicy
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ import zstandard
 from tests.support.counted_work import calls_of
 
 from kafkalog.errors import CorruptRecordError, DecompressedTooLargeError
-from kafkalog.streaming.records.columns import GROUP_BYTES, BatchGroups
+from kafkalog.streaming.records.columns import GROUP_BYTES, BatchGroups, KernelDecompressor
 from kafkalog.streaming.records.compression import (
     Codec,
     compress,
@@ -24,13 +24,11 @@ from kafkalog.streaming.records.compression import (
     lz4_kernels,
     zstd_kernels,
 )
-from kafkalog.streaming.records.compression.by_kernel import KernelDecompressor
-from kafkalog.streaming.records.compression.exported import Context, export, library_of
 from kafkalog.streaming.records.compression.gzip_kernels import decompress_gzip_by_library
 from kafkalog.streaming.records.compression.lz4_kernels import decompress_frames_by_library
 from kafkalog.streaming.records.compression.snappy_kernels import SLACK, decompress_snappy
 from kafkalog.streaming.records.compression.zstd_kernels import decompress_zstd_by_library
-from kafkalog.streaming.records.jit.inline import INTERPRETED
+from kafkalog.streaming.records.jit.inline import INTERPRETED, Context, export, library_of
 from kafkalog.streaming.records.jit.kernel import as_python
 
 if TYPE_CHECKING:

@@ -16,9 +16,9 @@ import snappy
 import zstandard
 
 from kafkalog.errors import CorruptRecordError, DecompressedTooLargeError, UnsupportedCodecError
+from kafkalog.streaming.records.builder import batch_compressor
 from kafkalog.streaming.records.compression import (
     Codec,
-    batch_compressor,
     compress,
     decompress,
 )

@@ -117,7 +117,7 @@ def test_a_commit_of_files_that_become_segments_copies_nothing(
     tmp_path: Path, batch: pa.RecordBatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("kafkalog.streaming.commit.staging.staged_files.OWN_FILE_BYTES", 0)
-    monkeypatch.setattr("kafkalog.streaming.log.append.plan.ADOPTED_BYTES", 0)
+    monkeypatch.setattr("kafkalog.streaming.log.growth.ADOPTED_BYTES", 0)
     fitting = {"numPartitions": "1", "segment__bytes": "4000000"}
     staging = Staging(tmp_path, batch, compression__type="lz4", **fitting)
     commit = committing(staging)

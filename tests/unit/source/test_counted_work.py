@@ -17,8 +17,7 @@ from tests.support.logs import Row, append_batch, batch_bytes, write_checkpoint,
 
 from kafkalog.errors import DataLossError
 from kafkalog.files.system import system
-from kafkalog.model import TopicPartition
-from kafkalog.streaming.log.intervals import Intervals
+from kafkalog.model import Intervals, TopicPartition
 from kafkalog.streaming.log.partition_log import PartitionLog
 from kafkalog.streaming.log.read.salvage import walk_batches
 from kafkalog.streaming.options.read_options import ReadOptions

@@ -33,9 +33,8 @@ from kafkalog.errors import OptionError, SchemaError
 from kafkalog.jobs.inspection.records import RecordReader, RecordsWanted
 from kafkalog.streaming.decoding.avro import AvroColumn, _Walk
 from kafkalog.streaming.decoding.json_schema import JsonColumn
-from kafkalog.streaming.decoding.limits import DecodeError
 from kafkalog.streaming.decoding.protobuf import ProtobufColumn, _Compiled
-from kafkalog.streaming.decoding.registry import Registry, SchemaText
+from kafkalog.streaming.decoding.registry import DecodeError, Registry, SchemaText
 from kafkalog.streaming.options.read_options import ReadOptions
 from kafkalog.streaming.source import decoded as decoding
 from kafkalog.streaming.spark.datasource import KafkaLogDataSource

@@ -17,8 +17,7 @@ from tests.support.reading import read_batch, read_stream
 
 from kafkalog.checkpoints.broker import HIGH_WATERMARK
 from kafkalog.errors import CorruptRecordError
-from kafkalog.model import TopicPartition
-from kafkalog.streaming.log.intervals import Intervals
+from kafkalog.model import Intervals, TopicPartition
 from kafkalog.streaming.log.partition_log import PartitionLog
 from kafkalog.streaming.log.read.slice_reader import read_slice
 from kafkalog.streaming.log.read.timestamps import thin_slice

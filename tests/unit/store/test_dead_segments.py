@@ -16,7 +16,7 @@ from kafkalog.streaming.admin.broker.handover import take_over
 from kafkalog.streaming.admin.recovery import recover
 from kafkalog.streaming.admin.retention import delete_records
 from kafkalog.streaming.api import append
-from kafkalog.streaming.store import expired_segments as dead_segments
+from kafkalog.streaming.store import log_set as dead_segments
 
 if TYPE_CHECKING:
     from collections.abc import Callable

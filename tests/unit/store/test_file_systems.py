@@ -17,8 +17,8 @@ from kafkalog.checkpoints.commit_state import LOCK_FILE
 from kafkalog.errors import LogDirectoryError
 from kafkalog.files.system import system
 from kafkalog.streaming.admin.recovery import recover
-from kafkalog.streaming.log.append.appender import PartitionAppender
-from kafkalog.streaming.log.append.recovery import cut_segment, start_segment
+from kafkalog.streaming.log.appender import PartitionAppender
+from kafkalog.streaming.log.recovery import cut_segment, start_segment
 from kafkalog.streaming.store.file_systems import (
     Mount,
     check_file_system,

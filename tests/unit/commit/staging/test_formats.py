@@ -16,7 +16,7 @@ from kafkalog.checkpoints.commit_state import STAGED_PREFIX
 from kafkalog.checkpoints.state_file import load_state
 from kafkalog.errors import CommitError, OptionError, RecordTooLargeError, RowError
 from kafkalog.model import TimestampType, TopicPartition
-from kafkalog.streaming.log.append.growth import index_segment
+from kafkalog.streaming.log.growth import index_segment
 from kafkalog.streaming.log.indexes import OFFSET_ENTRY, TIME_ENTRY
 from kafkalog.streaming.log.partition_log import PartitionLog
 from kafkalog.streaming.records.batch import invalid_checksums, scan_batches

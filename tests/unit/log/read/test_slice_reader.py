@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from kafkalog.streaming.log.read.slices import SegmentSlice
+    from kafkalog.streaming.log.read.slice_reader import SegmentSlice
 
 SMALL = LogConfig(segment_bytes=3700, index_interval_bytes=400)
 

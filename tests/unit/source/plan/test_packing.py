@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from kafkalog.model import TopicPartition
-from kafkalog.streaming.log.read.slices import SegmentSlice
+from kafkalog.streaming.log.read.slice_reader import SegmentSlice
 from kafkalog.streaming.source.batch_plan import pack_batch, pack_micro_batch, pack_splits
 from kafkalog.streaming.source.planner import SMALLEST_BYTES, LogSplit
 

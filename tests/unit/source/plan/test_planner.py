@@ -19,7 +19,7 @@ from kafkalog.streaming.source.planner import LogSplit, plan_splits, readable_ra
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from kafkalog.streaming.log.read.slices import SegmentSlice
+    from kafkalog.streaming.log.read.slice_reader import SegmentSlice
 
 T0, T1, T2 = (TopicPartition("t", partition) for partition in range(3))
 FAIL, WARN = LossPolicy(fail=True), LossPolicy(fail=False)

@@ -28,10 +28,11 @@ from kafkalog.files.system import system
 from kafkalog.streaming.admin.topics import create
 from kafkalog.streaming.log import segments
 from kafkalog.streaming.store import nodes as store_nodes
+from kafkalog.streaming.store import open_set
 from kafkalog.streaming.store.log_dirs import LogDirs
 from kafkalog.streaming.store.policy import TopicPolicy
 from kafkalog.streaming.store.recovery import partition_states as recovery_points
-from kafkalog.streaming.store.replicas import in_sync, starting
+from kafkalog.streaming.store.replicas import in_sync
 from kafkalog.streaming.store.replicas.quorum import Quorum
 from kafkalog.streaming.store.topics import TopicCatalog
 
@@ -162,8 +163,8 @@ def test_a_set_is_written_though_a_node_fails_right_after_it_was_found(
             raise OSError(errno.EIO, os.strerror(errno.EIO), str(folder))
         check(folder, policy)
 
-    check = starting.check_no_broker_lived
-    monkeypatch.setattr(starting, "check_no_broker_lived", fails_on_one)
+    check = open_set.check_no_broker_lived
+    monkeypatch.setattr(open_set, "check_no_broker_lived", fails_on_one)
     append(nodes, 1, ["b"])
     assert values(nodes) == ["a", "b"]
 

@@ -20,7 +20,7 @@ from tests.support.replicated import (
 from kafkalog.errors import LogDirectoryError, NotEnoughReplicasError
 from kafkalog.streaming.admin.nodes.voters import replace_node
 from kafkalog.streaming.admin.recovery import recover
-from kafkalog.streaming.log.append.recovery import start_segment
+from kafkalog.streaming.log.recovery import start_segment
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -19,9 +19,9 @@ from kafkalog.files.atomic import write_atomically
 from kafkalog.streaming.admin.backup import back_up
 from kafkalog.streaming.admin.cleaning import clean_partition
 from kafkalog.streaming.admin.compaction import Wanted, plan_compaction
+from kafkalog.streaming.store.replicas import copying as equal_segments
 from kafkalog.streaming.store.replicas import in_sync as catching_up
 from kafkalog.streaming.store.replicas import open_nodes
-from kafkalog.streaming.store.replicas import rewriting as equal_segments
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -19,7 +19,7 @@ from tests.support.log_files import (
 )
 
 from kafkalog.errors import CorruptRecordError
-from kafkalog.streaming.log.append.recovery import (
+from kafkalog.streaming.log.recovery import (
     cut_segment,
     recover_segment,
     remove_segment,

@@ -23,9 +23,9 @@ from kafkalog.checkpoints.broker import (
 from kafkalog.checkpoints.state_file import load_state
 from kafkalog.checkpoints.topic_ids import note_changed_ids
 from kafkalog.errors import LogDirectoryError
+from kafkalog.streaming.commit import append as kept_appenders
+from kafkalog.streaming.commit.append import AppenderCache
 from kafkalog.streaming.commit.tail_recovery import TailRecovery
-from kafkalog.streaming.store import appender_cache as kept_appenders
-from kafkalog.streaming.store.appender_cache import AppenderCache
 from kafkalog.streaming.store.log_set import LogSet
 
 STAMPS = [1_700_000_000_000]

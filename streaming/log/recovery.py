@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from kafkalog.errors import CorruptRecordError, LogDirectoryError
 from kafkalog.files.atomic import write_atomically
 from kafkalog.files.regular import open_regular, read_regular, replace_end, sync
-from kafkalog.streaming.log.append.growth import SegmentGrowth, index_segment, load_segment_state
 from kafkalog.streaming.log.files import LOG, OFFSET_INDEX, TIME_INDEX, TXN_INDEX, file_name
+from kafkalog.streaming.log.growth import SegmentGrowth, index_segment, load_segment_state
 from kafkalog.streaming.log.segment import LogSegment
 from kafkalog.streaming.log.segments import list_base_offsets
 from kafkalog.streaming.log.valid_batches import ValidBatches

@@ -14,8 +14,14 @@ from tests.support.log_files import FLIGHTS, NOW_MS, make_table
 
 from kafkalog.errors import RecordTooLargeError
 from kafkalog.model import TopicPartition
-from kafkalog.streaming.log.append.growth import SegmentAppend, SegmentState, index_segment
-from kafkalog.streaming.log.append.plan import ADOPTED_BYTES, plan_append, roll_jitter_ms
+from kafkalog.streaming.log.growth import (
+    ADOPTED_BYTES,
+    SegmentAppend,
+    SegmentState,
+    index_segment,
+    plan_append,
+    roll_jitter_ms,
+)
 from kafkalog.streaming.log.indexes import OFFSET_ENTRY, TIME_ENTRY
 from kafkalog.streaming.options.topic_settings import LogConfig
 

@@ -10,10 +10,10 @@ from kafkalog.errors import KafkaLogError, LogDirectoryError
 from kafkalog.files.system import system
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.coordinator.group_replay import partition_for_group
+from kafkalog.streaming.groups.administration import GroupWriter
 from kafkalog.streaming.groups.position_topics import last_batch_of
 from kafkalog.streaming.log.history import find_last_batch
 from kafkalog.streaming.log.partition_log import PartitionLog
-from kafkalog.streaming.sink.group_writer import GroupWriter
 from kafkalog.streaming.source.start import read_commits
 from kafkalog.streaming.spark.datasource import KafkaLogDataSource
 from kafkalog.streaming.store.log_dirs import LogDirs

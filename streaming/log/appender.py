@@ -1,6 +1,6 @@
 """Append batches to a partition's log: a plan first, then the bytes.
 
-The plan (:mod:`kafkalog.streaming.log.append.plan`) names every file and position before one is
+The plan (:mod:`kafkalog.streaming.log.growth`) names every file and position before one is
 touched, so that a writer can make its intent durable first. Nothing here is fsynced: the writer
 knows when, and the plan says which files.
 
@@ -32,9 +32,8 @@ from kafkalog.files.regular import (
     write_all,
 )
 from kafkalog.model import NO_PRODUCER_ID
-from kafkalog.streaming.log.append.growth import SegmentState, load_segment_state
-from kafkalog.streaming.log.append.plan import plan_append
 from kafkalog.streaming.log.files import LOG, OFFSET_INDEX, SNAPSHOT, TIME_INDEX, file_name
+from kafkalog.streaming.log.growth import SegmentState, load_segment_state, plan_append
 from kafkalog.streaming.log.partition_log import PartitionLog
 from kafkalog.streaming.log.producer_state import EMPTY_SNAPSHOT, never_had_producers
 
@@ -46,7 +45,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from kafkalog.model import TopicPartition
-    from kafkalog.streaming.log.append.growth import SegmentAppend
+    from kafkalog.streaming.log.growth import SegmentAppend
     from kafkalog.streaming.options.topic_settings import LogConfig
     from kafkalog.streaming.records.batch import BatchTable
 

@@ -28,7 +28,7 @@ from tests.support.log_files import (
 from kafkalog.checkpoints.broker import LeaderEpoch, read_leader_epochs, write_leader_epochs
 from kafkalog.errors import CorruptRecordError, LogDirectoryError, RecordTooLargeError
 from kafkalog.files.regular import copy_range
-from kafkalog.streaming.log.append.appender import BufferSource, PartitionAppender
+from kafkalog.streaming.log.appender import BufferSource, PartitionAppender
 from kafkalog.streaming.log.partition_log import PartitionLog
 from kafkalog.streaming.log.producer_state import EMPTY_SNAPSHOT
 from kafkalog.streaming.options.topic_settings import LogConfig
@@ -127,7 +127,7 @@ def test_the_id_and_files_of_a_partition_made_again_are_not_replaced(
     append(directory, make_batches(0, [7]))
     before = contents(directory)
     # Its folder was made before another writer recovered, and made the partition itself.
-    monkeypatch.setattr("kafkalog.streaming.log.append.appender.make_directory", lambda _: None)
+    monkeypatch.setattr("kafkalog.streaming.log.appender.make_directory", lambda _: None)
     with pytest.raises(FileExistsError):
         late.apply(plan, [BufferSource(data)])
     assert contents(directory) == before

@@ -1,9 +1,0 @@
-"""Appending to a log, and bringing segments and indexes into order.
-
-``plan``
-    which segment each batch goes to.
-``appender``, ``growth``
-    the bytes, and the index entries that come with them.
-``recovery``
-    cut a segment where its valid batches end, and rebuild its indexes.
-"""
