@@ -405,7 +405,7 @@ def _questions() -> list[_Question]:
             _build_partitions,
             lambda log: kafkalog.read(log, _TOPIC).read_all(),
         ),
-        _Question("topics: topics", _build_topics, lambda log: list_topics([log]), 1000),
+        _Question("topics: topics", _build_topics, lambda log: list_topics([log]), 2000),
         _Question("segments: sql count", _build_segments, _sql_count, 50_000),
         _Question(
             "segments: a walk, as of a takeover",

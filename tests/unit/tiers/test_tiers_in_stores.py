@@ -27,6 +27,7 @@ from kafkalog.errors import KafkaLogError, LogDirectoryError
 from kafkalog.jobs import restoring
 from kafkalog.jobs.pipelines.copied_logs import topics_of_target
 from kafkalog.jobs.restore import app
+from kafkalog.streaming.source import reading
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -251,6 +252,7 @@ def test_what_is_committed_in_a_tier_comes_back_into_a_bucket_at_its_offsets(
             raise KeyboardInterrupt
         return kafkalog.append(*args, **named)
 
+    monkeypatch.setattr(reading, "_SMALL_ROWS", 0)  # else all is read, and appended, at once
     monkeypatch.setattr(restoring, "_CHUNK_BYTES", 1)
     monkeypatch.setattr(restoring, "append", killed_at_the_third)
     assert CliRunner().invoke(app, words).exit_code == 130
