@@ -29,6 +29,7 @@ from tests.support.disk_calls import leave_to_collector, let_globs_follow
 
 from kafkalog.files.system import system
 from kafkalog.streaming.groups import group_commits
+from kafkalog.streaming.source import reading
 from kafkalog.streaming.store import file_systems, locks
 
 if TYPE_CHECKING:
@@ -762,6 +763,8 @@ def installed(machine: Machine) -> Iterator[Machine]:
         answer("boot_id", lambda: f"boot {machine.losses_of_power}")
         kind = "nfs4" if machine.is_shared else "ext4"
         answer("mounts", lambda: f"1 0 0:1 / / rw - {kind} disk rw\n")
+        # Small batches are joined in one step: apart, others may act between any two of them.
+        patch(reading, "_SMALL_ROWS", 0)
         # What asks a second process is none of these processes.
         patch(file_systems, "_check_locks", lambda _: None)
         if machine.has_posix_locks:
