@@ -21,7 +21,7 @@ from kafkalog.jobs.cli.output import (
     tell_if_nothing,
 )
 from kafkalog.jobs.process.arguments import SETTINGS, check_text, named_values, pairs
-from kafkalog.jobs.process.running import print_line
+from kafkalog.jobs.process.running import drop_output, print_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -258,6 +258,8 @@ class _Done:
         except (OSError, OptionError) as error:  # the latter where there is no standard output
             if not self.commits:
                 raise
+            if isinstance(error, OSError):
+                drop_output()
             why = getattr(error, "strerror", None) or error
             ends = ", ".join(f"{key}={end}" for key, end in self.ends.items())
             said = f"appended up to {ends}; only this cannot be printed: {why}"

@@ -15,7 +15,14 @@ import typer
 from rich.cells import cell_len, chop_cells
 
 from kafkalog.jobs.inspection.units import counted, for_people, is_number, shown_size
-from kafkalog.jobs.process.running import Form, json_line, print_line, printing, said_by_system
+from kafkalog.jobs.process.running import (
+    Form,
+    drop_output,
+    json_line,
+    print_line,
+    printing,
+    said_by_system,
+)
 from kafkalog.model import listed, many
 from kafkalog.texts import printable
 
@@ -71,8 +78,7 @@ def one_line_errors() -> Iterator[None]:
         print_line(str(error), err=True)
         raise typer.Exit(PROBLEM) from error
     except BrokenPipeError:
-        # whoever reads has had enough, as ``head`` has; the interpreter would complain at its end
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        drop_output()  # whoever reads has had enough, as ``head`` has
         raise typer.Exit from None
     except (KafkaLogError, OSError) as error:
         print_line(said_by_system(error) if isinstance(error, OSError) else str(error), err=True)

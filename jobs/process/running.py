@@ -48,6 +48,7 @@ __all__ = [
     "check_input",
     "check_reading",
     "default_path",
+    "drop_output",
     "json_line",
     "print_line",
     "printing",
@@ -354,6 +355,8 @@ def run(app: typer.Typer) -> NoReturn:
         code = 0 if isinstance(ended.__context__, BrokenPipeError) else ended.code
     except typer.Abort:
         code = 130
+    except BrokenPipeError:  # as there, where all that it printed had waited in memory
+        code = 0
     except _WRONG_USE as error:
         code = _say_wrong_use(error)
     except _WRONG_ARGUMENTS as error:
@@ -363,6 +366,10 @@ def run(app: typer.Typer) -> NoReturn:
         if sentence is None:
             raise
         code = _say(sentence, 1)
+    try:
+        _end_output()
+    except OSError:  # said above
+        drop_output()
     sys.exit(code if isinstance(code, int) else 0)
 
 
@@ -371,6 +378,11 @@ def _end_output() -> None:
     output = cast("TextIO | None", sys.stdout)
     if output is not None and not output.closed:
         output.flush()
+
+
+def drop_output() -> None:
+    """Write what is left in memory nowhere: Python would try again at its end, and complain."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 _OF_PYDANTIC: Final = (

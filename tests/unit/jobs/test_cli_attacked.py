@@ -34,8 +34,11 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def shell(line: str, log: Path, **variables: str) -> tuple[int, str, str]:
-    """Run a line of a shell, in which ``kafkalog`` and ``$LOG`` are known, above the log."""
-    known = {"PYTHON": sys.executable, "MAIN": MAIN, "LOG": str(log)}
+    """Run a line of a shell, in which ``kafkalog`` and ``$LOG`` are known, above the log.
+
+    What it prints waits in memory, as it does for a user.
+    """
+    known = {"PYTHON": sys.executable, "MAIN": MAIN, "LOG": str(log), "PYTHONUNBUFFERED": ""}
     ran = subprocess.run(
         ["bash", "-o", "pipefail", "-c", f'kafkalog() {{ "$PYTHON" -c "$MAIN" "$@"; }}\n{line}'],
         cwd=log.parent,
