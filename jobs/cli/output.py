@@ -78,7 +78,7 @@ def one_line_errors() -> Iterator[None]:
         print_line(str(error), err=True)
         raise typer.Exit(PROBLEM) from error
     except BrokenPipeError:
-        drop_output()  # whoever reads has had enough, as ``head`` has
+        drop_output()  # the reader has closed the pipe, as ``head`` does
         raise typer.Exit from None
     except (KafkaLogError, OSError) as error:
         print_line(said_by_system(error) if isinstance(error, OSError) else str(error), err=True)
@@ -603,7 +603,7 @@ def _blocks(columns: Columns, width: int, style: Callable[[str], str]) -> Iterat
 #
 # Whoever sits at a terminal is told which topics and partitions it is about, how many bytes go, and
 # which consumer groups read there, as the plan of the command has it, and asked. ``--yes`` asks
-# nothing; ``--dry-run`` shows the plan. Where nobody can answer, as in a script, nothing is asked.
+# nothing; ``--dry-run`` shows the plan. In a script, nothing is asked.
 
 
 Yes = Annotated[bool, typer.Option("--yes", help="Do it without asking.")]
@@ -641,11 +641,11 @@ def act_if_agreed(
             a plan that the answer has made stale is never applied.
         loss_of: what a plan destroys; None for nothing, which is done without a question.
         paths: the log directories.
-        yes: whether to ask nobody.
+        yes: whether to go on without asking.
         dry_run: whether only to plan.
 
     Raises:
-        Exit: nobody has agreed; nothing was changed.
+        Exit: the user has not agreed; nothing was changed.
     """
     if not dry_run and not yes and _is_seen():
         loss = loss_of(act(True))
@@ -655,7 +655,7 @@ def act_if_agreed(
 
 
 def ask(paths: Sequence[str], loss: Loss) -> None:
-    """Say what would go, and ask; that nobody is there who could answer, as under cron, is a no.
+    """Say what would be removed, and ask. Without a terminal, as under cron, the answer is no.
 
     Raises:
         Exit: the answer is no.

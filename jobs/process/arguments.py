@@ -454,7 +454,7 @@ def check_replaced(path: Path, mark: bytes, what: str) -> None:
 
 def _begins_with(path: Path, mark: bytes) -> bool:
     try:
-        descriptor = open_regular(path)  # which waits for nobody at a FIFO
+        descriptor = open_regular(path)  # which does not wait at a FIFO
     except (KafkaLogError, OSError):
         return False
     try:

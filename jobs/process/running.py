@@ -355,7 +355,7 @@ def run(app: typer.Typer) -> NoReturn:
         code = 0 if isinstance(ended.__context__, BrokenPipeError) else ended.code
     except typer.Abort:
         code = 130
-    except BrokenPipeError:  # as there, where all that it printed had waited in memory
+    except BrokenPipeError:  # the same, where all that was printed had waited in memory
         code = 0
     except _WRONG_USE as error:
         code = _say_wrong_use(error)
@@ -381,7 +381,7 @@ def _end_output() -> None:
 
 
 def drop_output() -> None:
-    """Write what is left in memory nowhere: Python would try again at its end, and complain."""
+    """Discard output that waits in memory: Python would try again at its end, and complain."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

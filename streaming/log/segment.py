@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     Bytes = npt.NDArray[np.uint8]
 
-__all__ = ["CHUNK_BYTES", "Chunk", "LogSegment", "ends_with_gap", "misplaced"]
+__all__ = ["CHUNK_BYTES", "Chunk", "LogSegment", "ends_with_gap", "first_offsets", "misplaced"]
 
 
 # ----------------------------------------------------------------------------------------------
@@ -89,7 +89,7 @@ def misplaced(table: BatchTable, before: int, after: int) -> npt.NDArray[np.bool
         column = table.base_offset if table.magic[0] == 2 else table.last_offset
         if before < column[0] and table.last_offset[0] < after:
             return wrong
-    first, last = _first_offsets(table), table.last_offset
+    first, last = first_offsets(table), table.last_offset
     if last[-1] < after and (first > np.concatenate(([before], last[:-1]))).all():
         return wrong
     following = np.concatenate((first[1:], [after]))
@@ -109,7 +109,7 @@ def _has_all(table: BatchTable) -> npt.NDArray[np.bool_]:
     return has_all | (table.magic < 2)
 
 
-def _first_offsets(table: BatchTable) -> Integers:
+def first_offsets(table: BatchTable) -> Integers:
     """Return the first offset of each batch; of outer messages of magic 0 and 1, the only one."""
     return np.where(table.magic == 2, table.base_offset, table.last_offset)
 

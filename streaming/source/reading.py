@@ -131,10 +131,11 @@ def join_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     size = 0
     try:
         for batch in batches:
-            is_small = batch.num_rows < _SMALL_ROWS and batch.nbytes < _SMALL_BYTES
+            held = batch.nbytes if batch.num_rows < _SMALL_ROWS else _SMALL_BYTES
+            is_small = held < _SMALL_BYTES
             if is_small:
                 small.append(batch)
-                size += batch.nbytes
+                size += held
             is_full = len(small) == _JOINED_BATCHES or size >= _JOINED_BYTES
             if small and (is_full or not is_small):
                 yield pa.concat_batches(small)

@@ -17,7 +17,7 @@ from kafkalog.files.open_file import open_file
 from kafkalog.model import MAX_OFFSET
 from kafkalog.streaming.log.files import OFFSET_INDEX, TIME_INDEX
 from kafkalog.streaming.log.indexes import REBUILD, OffsetIndex, TimeIndex
-from kafkalog.streaming.log.segment import Chunk, misplaced
+from kafkalog.streaming.log.segment import Chunk, first_offsets, misplaced
 from kafkalog.streaming.log.valid_batches import ValidBatches, ends_in_zeros
 from kafkalog.streaming.records import decode_kernels as kernels
 from kafkalog.streaming.records.batch import invalid_checksums, scan_batches
@@ -456,7 +456,7 @@ def _opened(kind: type[_Check], segment: LogSegment, problems: list[str]) -> _Ch
     others = entries[kind.OTHER].astype(np.int64)
     if len(entries) < 2:
         return kind(_Entries(path, offsets, others))
-    back = np.flatnonzero((offsets[1:] <= offsets[:-1]) | (others[1:] <= others[:-1]))
+    back = np.flatnonzero(_go_back(offsets, others))
     if len(back):
         problems.append(
             f"{path}: entry {back[0] + 1} of {len(offsets)} does not follow the one before; "
@@ -464,6 +464,12 @@ def _opened(kind: type[_Check], segment: LogSegment, problems: list[str]) -> _Ch
         )
         return None
     return kind(_Entries(path, offsets, others))
+
+
+def _go_back(offsets: Integers, others: Integers) -> npt.NDArray[np.bool_]:
+    """Return which entries, from the second one on, do not follow the one before."""
+    back: npt.NDArray[np.bool_] = (offsets[1:] <= offsets[:-1]) | (others[1:] <= others[:-1])
+    return back
 
 
 # ----------------------------------------------------------------------------------------------
@@ -522,9 +528,8 @@ def _count_sound_batches(run: Sequence[_SmallSegment], records: RecordCheck) -> 
     end = np.append(first[1:], len(table))
     bases = np.array([small.segment.base_offset for small in run])
     spans = _Spans(starts, bases, table.last_offset[end - 1] + 1)
-    first_offsets = np.where(table.magic == MAGIC, table.base_offset, table.last_offset)[first]
     if (
-        (first_offsets < bases).any()
+        (first_offsets(table)[first] < bases).any()
         or (spans.next_offsets > [small.follower.base_offset for small in run]).any()
         or misplaced(table, int(bases[0]) - 1, MAX_OFFSET).any()
         or invalid_checksums(data, table).any()
@@ -559,7 +564,7 @@ def _are_sound(
     of = np.repeat(np.arange(len(run)), sizes // kind.INDEX.ENTRY.itemsize)
     offsets = entries["offset"].astype(np.int64)
     others = entries[kind.OTHER].astype(np.int64)
-    back = (offsets[1:] <= offsets[:-1]) | (others[1:] <= others[:-1])
+    back = _go_back(offsets, others)
     if (offsets < 0).any() or (others <= 0).any() or (back & (of[1:] == of[:-1])).any():
         return False
     offsets += spans.base_offsets[of]
