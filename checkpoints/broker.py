@@ -249,7 +249,7 @@ def find_offset_checkpoint(directory: Path, name: str) -> dict[TopicPartition, i
                 )
                 for line, (topic, partition, offset) in enumerate(entries, start=3)
             }
-        _check_partitions(path, found)
+            _check_partitions(path, found)
     except FileNotFoundError:
         return None
     except CheckpointError as error:
@@ -276,13 +276,13 @@ class _ParsedEntries:
 def _parse_usual_entries(content: bytes) -> dict[TopicPartition, int] | None:
     """Return the entries as a broker writes them, all at once: there may be 100,000 of them.
 
-    None where a line has any other form: to be read line by line, or refused by its number.
+    None where a line has any other form, or names no topic: to be read line by line, or refused.
     """
     usual = _USUAL_ENTRIES.fullmatch(content)
     if usual is None:
         return None
     words = usual[2].decode().split()
-    if int(usual[1]) * 3 != len(words):
+    if int(usual[1]) * 3 != len(words) or not {".", ".."}.isdisjoint(words[::3]):
         return None
     new = partial(tuple.__new__, TopicPartition)
     keys = map(new, zip(words[::3], map(int, words[1::3]), strict=True))

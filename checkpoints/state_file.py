@@ -70,8 +70,9 @@ import re
 from dataclasses import replace
 from errno import ENOENT
 from functools import lru_cache
-from itertools import chain, starmap
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from itertools import chain, compress, filterfalse, starmap
+from operator import is_not
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeVar
 
 from kafkalog.checkpoints.commit_state import (
     CHANGES_VERSION,
@@ -114,7 +115,7 @@ from kafkalog.files.watch import Stamp, stamp_of
 from kafkalog.model import validate_topic_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
     from collections.abc import Set as AbstractSet
     from pathlib import Path
 
@@ -123,6 +124,7 @@ if TYPE_CHECKING:
 __all__ = [
     "STATE_FILE",
     "WRITER_FIELDS",
+    "StateContent",
     "changed_entries",
     "check_topic_line",
     "find_state",
@@ -131,7 +133,6 @@ __all__ = [
     "note_published",
     "parse_topic",
     "parse_writer",
-    "snapshot_of",
     "state_bytes",
     "topic_line",
     "writer_line",
@@ -179,33 +180,60 @@ def state_bytes(state: CommitState, snapshot: StateSnapshot | None = None) -> by
     Raises:
         CheckpointError: it would be too large to be read, or says what no topic can be.
     """
-    if snapshot is not None:
-        return seal(STATE_FILE, CHANGES_VERSION, _changes(state, snapshot))
-    version = REPLICATED_VERSION if state.is_replicated else FORMAT_VERSION
-    return seal(STATE_FILE, version, chain([_head(state)], _lines(state), _deleted_lines(state)))
+    return StateContent.since(state, snapshot).of_member(state.member_id)
 
 
-def snapshot_of(state: CommitState) -> tuple[StateSnapshot, bytes] | None:
-    """Return the snapshot that a state is to be written with, and the bytes of a new one.
+class StateContent(NamedTuple):
+    """What the files of a state hold, which are one in each directory of a set.
 
-    None for a state that is small, and is written whole. No bytes where the snapshot that it was
-    read with still does.
-
-    Raises:
-        CheckpointError: it would be too large to be read, or says what no topic can be.
+    ``snapshot`` is the one that they name, None where a state is small, and is written whole.
+    ``new_snapshot`` are its bytes, none where the snapshot that the state was read with still does.
     """
-    if state.is_replicated or _entries(state) <= FEW_ENTRIES:
-        return None
-    if state.snapshot is not None:
-        changes = len(state_bytes(state, state.snapshot))
-        if changes <= max(SMALL_CHANGES, state.snapshot.size // _SHARE_OF_SNAPSHOT):
-            return state.snapshot, b""
-    snapshot_id = system.random_id().hex
-    lines = chain([{"snapshot": snapshot_id, "set": state.set_id}], _lines(state))
-    data = seal(SNAPSHOT, 1, lines)
-    crc: str = json.loads(data.partition(b"\n")[0])["crc32c"]
-    made = StateSnapshot(snapshot_id, crc, len(data), state.topics, state.writers)
-    return made, data
+
+    state: CommitState
+    lines: Sequence[JsonObject]
+    snapshot: StateSnapshot | None = None
+    new_snapshot: bytes = b""
+
+    @classmethod
+    def of(cls, state: CommitState) -> Self:
+        """Return what a state is to be written as.
+
+        Raises:
+            CheckpointError: it would be too large to be read, or says what no topic can be.
+        """
+        if state.is_replicated or _entries(state) <= FEW_ENTRIES:
+            return cls.since(state, None)
+        if state.snapshot is not None:
+            found = cls.since(state, state.snapshot)
+            changes = len(found.of_member(state.member_id))
+            if changes <= max(SMALL_CHANGES, state.snapshot.size // _SHARE_OF_SNAPSHOT):
+                return found
+        snapshot_id = system.random_id().hex
+        lines = chain([{"snapshot": snapshot_id, "set": state.set_id}], _lines(state))
+        data = seal(SNAPSHOT, 1, lines)
+        crc: str = json.loads(data.partition(b"\n")[0])["crc32c"]
+        made = StateSnapshot(snapshot_id, crc, len(data), state.topics, state.writers)
+        return cls.since(state, made)._replace(new_snapshot=data)
+
+    @classmethod
+    def since(cls, state: CommitState, snapshot: StateSnapshot | None) -> Self:
+        """Return what has changed since a snapshot; all of a state without one."""
+        lines = _lines(state) if snapshot is None else _changed_lines(state, snapshot)
+        return cls(state, [*lines, *_deleted_lines(state)], snapshot)
+
+    def of_member(self, member_id: str) -> bytes:
+        """Return the content of the file in the directory of a member.
+
+        Raises:
+            CheckpointError: it would be too large to be read.
+        """
+        head = _head(self.state.of_member(member_id))
+        version = REPLICATED_VERSION if self.state.is_replicated else FORMAT_VERSION
+        if self.snapshot is not None:
+            head |= _since(self.state, self.snapshot)
+            version = CHANGES_VERSION
+        return seal(STATE_FILE, version, chain([head], self.lines))
 
 
 def _entries(state: CommitState) -> int:
@@ -217,22 +245,23 @@ def _entries(state: CommitState) -> int:
     return of_topics + _OF_A_WRITER * len(state.writers)
 
 
-def _changes(state: CommitState, snapshot: StateSnapshot) -> Iterable[JsonObject]:
+def _since(state: CommitState, snapshot: StateSnapshot) -> JsonObject:
     gone = chain(snapshot.topics.keys() - state.topics, snapshot.writers.keys() - state.writers)
-    since = {"snapshot": snapshot.snapshot_id, "crc": snapshot.crc, "gone": sorted(gone)}
-    yield _head(state) | since
+    return {"snapshot": snapshot.snapshot_id, "crc": snapshot.crc, "gone": sorted(gone)}
+
+
+def _changed_lines(state: CommitState, snapshot: StateSnapshot) -> Iterable[JsonObject]:
     for key, topic in sorted(changed_entries(state.topics, snapshot.topics)):
         before = snapshot.topics.get(key)
         yield topic_line(key, topic) if before is None else _changed_topic(key, topic, before)
     for key, writer in sorted(changed_entries(state.writers, snapshot.writers)):
         yield writer_line(key, writer)
-    yield from _deleted_lines(state)
 
 
 def changed_entries(now: Mapping[_K, _T], before: Mapping[_K, _T]) -> list[tuple[_K, _T]]:
     """Return what is new or other; most is the very same object, and there may be 20,000."""
-    found = zip(now.items(), map(before.get, now), strict=True)
-    return [entry for entry, old in found if entry[1] is not old and entry[1] != old]
+    others = compress(now.items(), map(is_not, now.values(), map(before.get, now)))
+    return [entry for entry in others if entry[1] != before.get(entry[0])]
 
 
 def _changed_topic(key: str, topic: TopicState, before: TopicState) -> JsonObject:
@@ -245,7 +274,9 @@ def _changed_topic(key: str, topic: TopicState, before: TopicState) -> JsonObjec
         number
         for now, old in pairs
         if now is not old
-        for number in chain(old.keys() - now.keys(), (n for n, _ in changed_entries(now, old)))
+        for number in chain(
+            filterfalse(now.__contains__, old), (n for n, _ in changed_entries(now, old))
+        )
     }
     partitions, durable_ends, cluster_epochs = (
         {number: now[number] for number in changed if number in now} for now, _ in pairs

@@ -331,7 +331,7 @@ class _Planner:
     def _check_none_lost(self, topic: Topic) -> None:
         """Refuse a topic that lacks a partition: keys would go elsewhere, and nobody would know."""
         known = self._log_set.state.topics.get(topic.key)
-        if known is None or not topic.exists:
+        if known is None or not topic.exists or self._catalog.has_all(known):
             return
         away = self._replication.leaderless(known)
         lost = [number for number in lost_partitions(known, self._partitions) if number not in away]

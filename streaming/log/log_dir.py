@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar, cast
 from weakref import WeakValueDictionary
 
@@ -16,9 +16,9 @@ from kafkalog.checkpoints.commit_state import NO_LEADER, STATE_FILE, topic_key
 from kafkalog.errors import CheckpointError, LogDirectoryError
 from kafkalog.files.regular import open_regular
 from kafkalog.files.remote_path import RemotePath
-from kafkalog.files.system import remembered
+from kafkalog.files.system import forgotten_when_forked, remembered, system
 from kafkalog.files.timeouts import at
-from kafkalog.files.watch import stamp_from
+from kafkalog.files.watch import name_changes, stamp_from, watch_names
 from kafkalog.model import CLUSTER_METADATA_TOPIC, TopicPartition, listed
 from kafkalog.streaming.log.files import (
     LOG,
@@ -49,6 +49,7 @@ __all__ = [
     "leader_folders",
     "list_folders",
     "log_dirs_near",
+    "names_beside_partitions",
     "refuse_a_level_above",
     "refuse_file",
     "replica_stamp",
@@ -270,19 +271,66 @@ class PartitionDirectory(NamedTuple):
     stamp: Stamp | None = None
 
 
-@dataclass(frozen=True, slots=True, weakref_slot=True)
+@dataclass(slots=True, weakref_slot=True)
 class FolderListing:
-    """What may be a partition's folder, as names and inodes, and the partitions that are."""
+    """What may be a partition's folder, as names and inodes, and the partitions that are.
+
+    ``version`` is that of the names of the path when it was listed, see :class:`_NamesAt`.
+    """
 
     folders: Mapping[str, int]
     partitions: Sequence[PartitionDirectory]
+    version: object = field(default=None, compare=False)
 
 
+@forgotten_when_forked
 class _SharedListings:
     """The newest listing of each path, as long as anybody has it: names are parsed once."""
 
     def __init__(self) -> None:
         self.by_path: WeakValueDictionary[Path, FolderListing] = WeakValueDictionary()
+        self.names_at: dict[Path, _NamesAt] = {}
+
+
+_MANY_FOLDERS: Final = 500
+"""A path with so many is listed again only if the kernel tells of names that have come or gone."""
+
+
+class _NamesAt:
+    """What is known of the names at a path with many folders, by what the kernel tells.
+
+    ``version`` is another object once a name has come or gone that may be a partition's.
+    ``others`` are all other names; None while they are not known. A thread that has listed says
+    what it found unless another one was told of changes meanwhile.
+    """
+
+    def __init__(self) -> None:
+        self.version = object()
+        self.others: set[str] | None = None
+        self._looks = 0
+        self._lock = system.lock()
+
+    def look(self, path: Path) -> int:
+        """Take in what has changed; returns the number of this look."""
+        watch = watch_names(str(path))
+        with self._lock:
+            changes = name_changes(watch)
+            if changes is None or any(_may_be_partition(name) for name, _ in changes):
+                self.version = object()
+            if changes is None:
+                self.others = None
+            elif self.others is not None:
+                for name, has_come in changes:
+                    if not _may_be_partition(name):
+                        (self.others.add if has_come else self.others.discard)(name)
+            self._looks += 1
+            return self._looks
+
+    def note(self, look: int, others: set[str]) -> None:
+        """Take what was listed after a look."""
+        with self._lock:
+            if look == self._looks:
+                self.others = others
 
 
 def are_same_listings(
@@ -312,37 +360,69 @@ def _is_one_folder(path: Path, other: Path) -> bool:
         return False
 
 
-def list_folders(path: Path, known: FolderListing | None) -> FolderListing:
+def list_folders(
+    path: Path, known: FolderListing | None, is_shared: Callable[[Path], bool] = lambda _: True
+) -> FolderListing:
     """List a path; return ``known`` if the folders are the same, which saves parsing names.
 
-    Without it, the listing that somebody else has.
+    Without it, the listing that somebody else has. Where there are many, and no other machine
+    writes to the path (``is_shared``), it is not listed while nothing has come or gone.
     """
-    shared = remembered(_SharedListings).by_path
+    shared = remembered(_SharedListings)
     if known is None and not isinstance(path, RemotePath):
-        known = shared.get(path)
+        known = shared.by_path.get(path)
     itself = _named_itself(path)
     if itself is not None:
         listing = FolderListing({}, [itself])
         return known if known == listing else listing
-    entries = [
-        entry  # other files come and go beside partitions
-        for entry in entries_of(path)
-        if (name := entry.name)[-1].isdecimal() and "-" in name
-    ]
+    if known is None or len(known.folders) < _MANY_FOLDERS or is_shared(path):
+        return _list(path, known)
+    names = shared.names_at.setdefault(path, _NamesAt())
+    look, version = names.look(path), names.version
+    if known.version is version:
+        return known
+    others: set[str] = set()
+    listing = _list(path, known, others)
+    listing.version = version
+    names.note(look, others)
+    return listing
+
+
+def _list(path: Path, known: FolderListing | None, others: set[str] | None = None) -> FolderListing:
+    """Do as :func:`list_folders`, which looks at the folder; ``others`` gets all other names."""
+    found = entries_of(path)
+    entries = [each for each in found if _may_be_partition(each.name)]
+    if others is not None:
+        others |= {each.name for each in found if not _may_be_partition(each.name)}
     folders = dict(zip([entry.name for entry in entries], _inodes(entries), strict=True))
     if known is not None and known.folders == folders:
         return known
-    found = [
+    partitions = [
         PartitionDirectory(topic_partition, path / entry.name, path, _is_link(entry))
         for entry in entries
         if (topic_partition := parse_partition_directory(entry.name)) is not None
         and topic_partition.topic != CLUSTER_METADATA_TOPIC
         and entry.is_dir()
     ]
-    listing = FolderListing(folders, found)
+    listing = FolderListing(folders, partitions)
     if not isinstance(path, RemotePath):
-        shared[path] = listing
+        remembered(_SharedListings).by_path[path] = listing
     return listing
+
+
+def _may_be_partition(name: str) -> bool:
+    """Whether a name may be that of a partition's folder: other files come and go beside them."""
+    return name[-1].isdecimal() and "-" in name
+
+
+def names_beside_partitions(path: Path) -> Collection[str]:
+    """Return the names in a log directory that cannot be those of partitions."""
+    names = remembered(_SharedListings).names_at.get(path)
+    if names is not None:
+        names.look(path)
+        if (others := names.others) is not None:
+            return frozenset(others)
+    return [name for name in os.listdir(path) if not _may_be_partition(name)]  # noqa: PTH208
 
 
 def _named_itself(path: Path) -> PartitionDirectory | None:

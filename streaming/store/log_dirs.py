@@ -41,6 +41,7 @@ from kafkalog.streaming.log.log_dir import (
     stamps_of,
 )
 from kafkalog.streaming.log.partition_log import PartitionLog
+from kafkalog.streaming.store.file_systems import is_shared
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
@@ -352,7 +353,7 @@ class LogDirs:
         )
 
     def _list(self, known: Mapping[Path, FolderListing]) -> dict[Path, FolderListing]:
-        return {path: list_folders(path, known.get(path)) for path in self.paths}
+        return {path: list_folders(path, known.get(path), is_shared) for path in self.paths}
 
     @staticmethod
     def checkpoint(

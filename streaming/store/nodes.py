@@ -19,7 +19,7 @@ from kafkalog.checkpoints.commit_state import (
     load_stamp,
 )
 from kafkalog.checkpoints.intent import INTENT_FILE, load_intent
-from kafkalog.checkpoints.state_file import note_published, snapshot_of, state_bytes
+from kafkalog.checkpoints.state_file import StateContent, note_published
 from kafkalog.errors import CheckpointError, CommitError, LogDirectoryError
 from kafkalog.files.atomic import TEMPORARY_SUFFIX, prepare, publish, write_atomically
 from kafkalog.files.regular import fsync_directory, make_directory, read_regular
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
-    from kafkalog.checkpoints.commit_state import CommitStamp, CommitState, StateSnapshot
+    from kafkalog.checkpoints.commit_state import CommitStamp, CommitState
     from kafkalog.checkpoints.intent import Intent
     from kafkalog.files.watch import Stamp
 
@@ -215,12 +215,9 @@ def write_state(
         CommitError: another writer has published meanwhile; or it is not known whether this state
             was, since what is there cannot be read.
     """
-    snapshot, is_new = _write_snapshot(state, members.values())
+    content = _with_snapshot(state, members.values())
     with ExitStack() as undo:
-        written = [
-            _prepared(state.of_member(member), folder, snapshot, undo)
-            for member, folder in members.items()
-        ]
+        written = [_prepared(content, member, folder, undo) for member, folder in members.items()]
         check()
         first, *others = written
         _publish(first)
@@ -230,8 +227,9 @@ def write_state(
                 note_published(each.folder, each.state, stamp_from(os.fstat(each.descriptor)))
     folders = [each.folder for each in renamed]
     failure = _sync(folders)
-    if is_new:
-        _remove_snapshots(folders, {each.file for each in (snapshot, state.snapshot) if each})
+    if content.new_snapshot:
+        used = (content.snapshot, state.snapshot)
+        _remove_snapshots(folders, {each.file for each in used if each})
     return failure
 
 
@@ -245,14 +243,12 @@ class _Prepared(NamedTuple):
     descriptor: int
 
 
-def _prepared(
-    state: CommitState, folder: Path, snapshot: StateSnapshot | None, undo: ExitStack
-) -> _Prepared:
-    shared = is_shared(folder)
+def _prepared(content: StateContent, member: str, folder: Path, undo: ExitStack) -> _Prepared:
+    state, shared = content.state.of_member(member), is_shared(folder)
     suffix = _suffix(state, shared=shared)
     opened: list[int] = []
-    content = state_bytes(state, snapshot)
-    prepare(folder / STATE_FILE, content, suffix=suffix, finish=opened.append)
+    data = content.of_member(member)
+    prepare(folder / STATE_FILE, data, suffix=suffix, finish=opened.append)
     undo.callback(os.close, opened[0])
     return _Prepared(state, folder, suffix, shared, opened[0])
 
@@ -272,27 +268,23 @@ def _follows(written: _Prepared) -> bool:
     return True
 
 
-def _write_snapshot(
-    state: CommitState, folders: Collection[Path]
-) -> tuple[StateSnapshot | None, bool]:
-    """Write the snapshot of a large state, durably, where there is none that will do.
-
-    Return the one that the state is to name, None for a small state, and whether it is new.
+def _with_snapshot(state: CommitState, folders: Collection[Path]) -> StateContent:
+    """Return what a state is written as; a new snapshot that it names is written, durably.
 
     Raises:
-        OSError: it cannot be written; nothing names it.
+        OSError: the snapshot cannot be written; nothing names it.
     """
-    found = snapshot_of(state)
-    if found is None:
-        return None, False
-    snapshot, data = found
-    if not data and all((folder / snapshot.file).exists() for folder in folders):
-        return snapshot, False
-    if not data:  # one of them was away, or has lost it
-        return _write_snapshot(replace(state, snapshot=None), folders)
-    for folder in folders:
-        write_atomically(folder / snapshot.file, data)
-    return snapshot, True
+    content = StateContent.of(state)
+    snapshot = content.snapshot
+    if snapshot is None:
+        return content
+    if content.new_snapshot:
+        for folder in folders:
+            write_atomically(folder / snapshot.file, content.new_snapshot)
+    elif not all((folder / snapshot.file).exists() for folder in folders):
+        # One of them was away, or has lost it.
+        return _with_snapshot(replace(state, snapshot=None), folders)
+    return content
 
 
 def _remove_snapshots(folders: Iterable[Path], kept: Collection[str]) -> None:

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from kafkalog.checkpoints.commit_state import CommitState
+    from kafkalog.checkpoints.commit_state import CommitState, TopicState
     from kafkalog.checkpoints.committed import Committed
     from kafkalog.files.watch import Stamp
     from kafkalog.streaming.log.log_dir import PartitionDirectory
@@ -181,6 +181,10 @@ class _Index:
         self.folders: dict[str, list[PartitionDirectory]] = {}
         for key, folder in partitions.items():
             self.folders.setdefault(key.topic, []).append(folder)
+        self.numbers = {
+            topic: frozenset(each.topic_partition.partition for each in folders)
+            for topic, folders in self.folders.items()
+        }
         links = (each for each in partitions.values() if each.is_link)
         self.links = {each.topic_partition.topic: each for each in links}
 
@@ -311,6 +315,10 @@ class TopicCatalog:
         """Return the log directory in which a partition lives; None for a new one."""
         found = self._partitions.get(key)
         return None if found is None else found.log_dir
+
+    def has_all(self, topic: TopicState) -> bool:
+        """Whether all partitions of a topic that are committed have their folders here."""
+        return topic.partitions.keys() <= self._index.numbers.get(topic.name, frozenset())
 
     def topic(
         self, name: str, policy: TopicPolicy | None = None, *, written: Collection[int] = ()

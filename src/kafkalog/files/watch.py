@@ -1,23 +1,37 @@
-"""Keep a value read from files; read it again only when ``stat`` changes.
+"""Keep what was read from files and folders; read again only what may have changed.
 
 A query asks every 10 ms while rows come, and ten times a second when it is idle. So a look must
-cost no more than one ``stat`` a file.
+cost no more than one ``stat`` a file. A folder with thousands of names is not listed again as long
+as the kernel tells that none has come or gone.
 """
 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Final, Generic, TypeAlias, TypeVar
+import struct
+import sys
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 from kafkalog.files.remote_path import RemotePath
-from kafkalog.files.system import system
+from kafkalog.files.system import forgotten_when_forked, remembered, system
 from kafkalog.files.timeouts import stalled
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-__all__ = ["Stamp", "Watch", "Watched", "is_settled", "stamp_from", "stamp_of", "watchable"]
+__all__ = [
+    "NameChange",
+    "Stamp",
+    "Watch",
+    "Watched",
+    "is_settled",
+    "name_changes",
+    "stamp_from",
+    "stamp_of",
+    "watch_names",
+    "watchable",
+]
 
 T = TypeVar("T")
 
@@ -133,3 +147,121 @@ class Watched(Generic[T]):
         """The value as of the last :meth:`refresh`, which must have come before."""
         assert self._value is not None  # noqa: S101 - a mistake of ours, not of a user's
         return self._value
+
+
+# ----------------------------------------------------------------------------------------------
+# Which names have come to a folder, or gone, as the kernel tells (man 7 inotify).
+#
+# The time of a folder does not tell: a log directory has another one after each commit, and two
+# changes within one tick of the clock show the same.
+#
+# ::
+#
+#     bytes   field
+#     0-3     wd      int32    the watch; -1 where events were lost
+#     4-7     mask    uint32   what happened
+#     8-11    cookie  uint32   which two events are of one rename
+#     12-15   len     uint32   length of the name, with the zeros that fill it up
+#     16-     name
+
+
+_EVENT: Final = struct.Struct("iIII")
+_EVENTS_BYTES: Final = 64 << 10
+_MOVED_FROM, _MOVED_TO, _CREATE, _DELETE = 0x40, 0x80, 0x100, 0x200
+_OVERFLOW, _IGNORED, _ONLY_FOLDERS = 0x4000, 0x8000, 0x1000000
+_MASK: Final = _MOVED_FROM | _MOVED_TO | _CREATE | _DELETE | _ONLY_FOLDERS
+
+
+_MOST_PENDING: Final = 10_000
+"""So many changes of a folder that nobody asks for are kept."""
+
+
+class NameChange(NamedTuple):
+    """A name that has come to a folder, or gone."""
+
+    name: str
+    has_come: bool
+
+
+def watch_names(folder: str) -> int:
+    """Have the kernel tell of names in a folder; return the number of the watch.
+
+    It is another one once the path leads to another folder, and below 0 where the kernel tells of
+    none (macOS, too many that watch).
+
+    REQUIRES: no other machine changes names there, of which this kernel hears nothing.
+    """
+    return remembered(_FolderEvents).watch(folder)
+
+
+def name_changes(watch: int) -> list[NameChange] | None:
+    """Return what has changed since this process has asked for a watch last.
+
+    None where that is not known: at first, and where the kernel has dropped events.
+    """
+    return remembered(_FolderEvents).take(watch)
+
+
+@forgotten_when_forked
+class _FolderEvents:
+    """The queue of events of this process, and those of each watch that nobody has taken yet."""
+
+    def __init__(self) -> None:
+        self._lock = system.lock()
+        self._pending: dict[int, list[NameChange]] = {}
+        self._library, self._queue = _open_queue()
+
+    def watch(self, folder: str) -> int:
+        """Watch a folder; one that is watched already keeps its number."""
+        if self._queue < 0:
+            return -1
+        number: int = self._library.inotify_add_watch(self._queue, os.fsencode(folder), _MASK)
+        return number
+
+    def take(self, watch: int) -> list[NameChange] | None:
+        """Return the changes of a watch, which are forgotten then; None where they are unknown."""
+        if watch < 0:
+            return None
+        with self._lock:
+            for event in self._events():
+                self._note(*event)
+            found = self._pending.get(watch)
+            self._pending[watch] = []
+            return found
+
+    def _note(self, watch: int, mask: int, name: str) -> None:
+        if mask & _OVERFLOW:
+            self._pending.clear()
+        elif mask & _IGNORED:  # the folder was removed
+            self._pending.pop(watch, None)
+        elif watch in self._pending:
+            self._pending[watch].append(NameChange(name, bool(mask & (_CREATE | _MOVED_TO))))
+            if len(self._pending[watch]) > _MOST_PENDING:
+                del self._pending[watch]
+
+    def _events(self) -> Iterator[tuple[int, int, str]]:
+        while True:
+            try:
+                data = os.read(self._queue, _EVENTS_BYTES)
+            except BlockingIOError:
+                return
+            position = 0
+            while position < len(data):
+                watch, mask, _, length = _EVENT.unpack_from(data, position)
+                position += _EVENT.size
+                name = data[position : position + length].rstrip(b"\0")
+                position += length
+                yield watch, mask, os.fsdecode(name)
+
+
+def _open_queue() -> tuple[Any, int]:
+    """Return the C library, and the descriptor of a new queue of events; -1 if there is none."""
+    if sys.platform != "linux":
+        return None, -1
+    import ctypes  # noqa: PLC0415 - who looks at a few folders needs none of this
+
+    library = ctypes.CDLL(None)
+    try:
+        return library, library.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+    except AttributeError:  # a C library without it
+        return None, -1

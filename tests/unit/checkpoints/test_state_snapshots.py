@@ -29,7 +29,7 @@ from kafkalog.checkpoints.commit_state import (
     CommitState,
     StateSnapshot,
 )
-from kafkalog.checkpoints.state_file import load_state, snapshot_of, state_bytes
+from kafkalog.checkpoints.state_file import StateContent, load_state, state_bytes
 from kafkalog.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -43,11 +43,10 @@ def always(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def write_snapshot(folder: Path, state: CommitState) -> StateSnapshot:
-    found = snapshot_of(replace(state, snapshot=None))
-    assert found is not None
-    snapshot, data = found
-    (folder / snapshot.file).write_bytes(data)
-    return snapshot
+    content = StateContent.of(replace(state, snapshot=None))
+    assert content.snapshot is not None
+    (folder / content.snapshot.file).write_bytes(content.new_snapshot)
+    return content.snapshot
 
 
 def write(folder: Path, state: CommitState, snapshot: StateSnapshot) -> None:

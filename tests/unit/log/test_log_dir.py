@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import os
+import random
+import shutil
+import sys
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.support.logs import write_checkpoint, write_segment
 
 from kafkalog.checkpoints.broker import HIGH_WATERMARK
 from kafkalog.errors import LogDirectoryError
+from kafkalog.files import watch
 from kafkalog.model import TopicPartition
-from kafkalog.streaming.log.log_dir import PartitionDirectory
+from kafkalog.streaming.log import log_dir
+from kafkalog.streaming.log.log_dir import (
+    FolderListing,
+    PartitionDirectory,
+    list_folders,
+    names_beside_partitions,
+)
 from kafkalog.streaming.store import log_dirs
 from kafkalog.streaming.store.log_dirs import LogDirs, choose_directory
 
@@ -109,3 +120,172 @@ def test_a_new_partition_goes_where_the_fewest_are(tmp_path: Path) -> None:
         placed.append(choose_directory(counts).name)
         counts[tmp_path / placed[-1]] += 1
     assert placed == ["x", "z", "y", "x", "z"]
+
+
+# Paths with many folders, of which the kernel tells what comes and goes.
+
+
+@pytest.fixture
+def few_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Treat each path as one with many folders."""
+    monkeypatch.setattr(log_dir, "_MANY_FOLDERS", 0)
+
+
+def _listed(path: Path, known: FolderListing | None) -> FolderListing:
+    return list_folders(path, known, lambda _: False)
+
+
+def _check(path: Path, known: FolderListing | None) -> FolderListing:
+    """Compare what is said to lie at a path with what does; returns it."""
+    there = {each.name for each in path.iterdir()}
+    names = {name for name in there if name[-1].isdecimal() and "-" in name}
+    assert {*names_beside_partitions(path)} == there - names
+    found = _listed(path, known)
+    assert {*found.folders} == names
+    assert {*found.folders.values()} == {(path / name).lstat().st_ino for name in names}
+    assert {*names_beside_partitions(path)} == there - names
+    return found
+
+
+def _change(path: Path, chance: random.Random) -> None:
+    """Let something come, go, be renamed or be replaced at a path, or the path itself."""
+    folder, other = (path / f"t-{chance.randrange(4)}" for _ in range(2))
+    file = path / f"staged.{chance.randrange(3)}"
+    act = chance.choice(("make", "remove", "rename", "replace", "file", "unlink", "swap", "all"))
+    if act == "make":
+        folder.mkdir(exist_ok=True)
+    elif act == "remove" and folder.is_dir():
+        folder.rmdir()
+    elif act == "rename" and folder.is_dir() and not other.exists():
+        folder.rename(other)
+    elif act == "replace" and folder.is_dir():
+        aside = folder.rename(path / "aside")
+        folder.mkdir()
+        aside.rmdir()
+    elif act == "file":
+        (path / "new").touch()
+        (path / "new").rename(file)
+    elif act == "unlink":
+        file.unlink(missing_ok=True)
+    elif act == "swap":
+        shutil.copytree(path, path.with_name("copy"))
+        path.rename(path.with_name("old"))
+        path.with_name("copy").rename(path)
+        shutil.rmtree(path.with_name("old"))
+    elif act == "all":
+        shutil.rmtree(path)
+        path.mkdir()
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.usefixtures("few_are_many")
+def test_what_the_kernel_tells_is_what_a_listing_finds(seed: int, tmp_path: Path) -> None:
+    chance, path = random.Random(seed), tmp_path / "log"
+    path.mkdir()
+    known: FolderListing | None = None
+    for _ in range(60):
+        for _ in range(chance.randrange(3)):
+            _change(path, chance)
+        known = _check(path, known if chance.random() < 0.7 else None)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other kernels tell nothing of names")
+@pytest.mark.usefixtures("few_are_many")
+def test_many_folders_are_listed_again_only_if_one_has_come_or_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = _make(tmp_path / "log", "t-0", "t-1")
+    known = _listed(path, _listed(path, _listed(path, None)))
+    listings = []
+    entries_of = log_dir.entries_of
+    monkeypatch.setattr(
+        log_dir, "entries_of", lambda path: listings.append(path) or entries_of(path)
+    )
+    (path / "kafkalog.intent").touch()
+    (path / "kafkalog.intent").rename(path / "kafkalog.commit")
+    assert _listed(path, known) is known
+    assert {*names_beside_partitions(path)} == {"kafkalog.commit"}
+    assert listings == []
+    (path / "t-2").mkdir()
+    assert {*_listed(path, known).folders} == {"t-0", "t-1", "t-2"}
+    assert listings == [path]
+
+
+@pytest.mark.usefixtures("few_are_many")
+def test_changes_that_the_kernel_has_dropped_are_found_by_listing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It keeps 16,384 events by default, and drops what comes after them."""
+    monkeypatch.setattr(watch, "_MOST_PENDING", 1 << 20)
+    path = _make(tmp_path / "log", "t-0")
+    known = _check(path, _check(path, None))
+    for _ in range(10_000):
+        (path / "file").touch()
+        (path / "file").unlink()
+    (path / "last").touch()
+    _make(path, "t-1")
+    assert "t-1" in _check(path, known).folders
+
+
+@pytest.mark.usefixtures("few_are_many")
+def test_changes_that_nobody_has_asked_for_are_found_by_listing(tmp_path: Path) -> None:
+    """So many are not kept, while the process looks at other paths."""
+    path, other = _make(tmp_path / "log", "t-0"), _make(tmp_path / "other", "t-0")
+    known, beside = _check(path, _check(path, None)), _check(other, _check(other, None))
+    _make(path, "t-1")
+    for _ in range(12):
+        for _ in range(1000):
+            (path / "file").touch()
+            (path / "file").unlink()
+        beside = _check(other, beside)
+    assert "t-1" in _check(path, known).folders
+
+
+@pytest.mark.usefixtures("few_are_many")
+def test_a_listing_does_not_hide_what_another_thread_was_told_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = _make(tmp_path / "log", "t-0")
+    known = _check(path, _check(path, None))
+    _make(path, "t-1")
+    find = log_dir._list
+
+    def find_and_be_late(*args: Any) -> FolderListing:
+        found = find(*args)
+        (path / "file").touch()
+        names_beside_partitions(path)  # which another thread asks for
+        return found
+
+    monkeypatch.setattr(log_dir, "_list", find_and_be_late)
+    known = _listed(path, known)
+    monkeypatch.undo()
+    monkeypatch.setattr(log_dir, "_MANY_FOLDERS", 0)
+    _check(path, known)
+
+
+@pytest.mark.usefixtures("few_are_many")
+def test_a_forked_child_and_its_parent_are_both_told_of_changes(tmp_path: Path) -> None:
+    path = _make(tmp_path / "log", "t-0")
+    known = _check(path, _check(path, None))
+    child = os.fork()
+    if not child:
+        try:
+            _make(path, "t-1")
+            _check(path, known)
+        except BaseException:  # noqa: BLE001 - the parent says so
+            os._exit(1)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    assert "t-1" in _check(path, known).folders
+
+
+@pytest.mark.usefixtures("few_are_many")
+def test_without_a_watch_folders_are_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A user may have 128 queues by default, and other programs have need of them, too."""
+    monkeypatch.setattr(log_dir, "watch_names", lambda _: -1)
+    path = _make(tmp_path / "log", "t-0")
+    known = _check(path, _check(path, None))
+    _make(path, "t-1")
+    assert "t-1" in _check(path, known).folders
