@@ -301,6 +301,17 @@ def _append(
     identity: BatchIdentity,
     attach: Callable[[], tuple[StateCondition, Sequence[AttachedRecords]]] | None = None,
 ) -> Outcome:
+    if isinstance(data, pa.Table | pa.RecordBatch):  # no code of the caller's runs: one thread
+        return shielded(_append_in_steps)(data, parsed, identity, attach)
+    return _append_in_steps(data, parsed, identity, attach)
+
+
+def _append_in_steps(
+    data: Rows,
+    parsed: WriteOptions,
+    identity: BatchIdentity,
+    attach: Callable[[], tuple[StateCondition, Sequence[AttachedRecords]]] | None,
+) -> Outcome:
     plan = shielded_step(WritePlan.of)(parsed)
     writer = shielded_step(TaskWriter)(plan, identity)
     try:

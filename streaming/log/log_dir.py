@@ -307,14 +307,22 @@ class _NamesAt:
     def __init__(self) -> None:
         self.version = object()
         self.others: set[str] | None = None
+        self._watch = -1
+        self._is_shared = True
         self._looks = 0
         self._lock = system.lock()
 
-    def look(self, path: Path) -> int:
-        """Take in what has changed; returns the number of this look."""
+    def look(self, path: Path, is_shared: Callable[[Path], bool]) -> int:
+        """Take in what has changed; returns the number of this look.
+
+        Nothing is known where other machines write to the path, which ``is_shared`` tells of a
+        folder that it has not led to before.
+        """
         watch = watch_names(str(path))
+        shared = self._is_shared if watch == self._watch else is_shared(path)
         with self._lock:
-            changes = name_changes(watch)
+            self._watch, self._is_shared = watch, shared
+            changes = None if shared else name_changes(watch)
             if changes is None or any(_may_be_partition(name) for name, _ in changes):
                 self.version = object()
             if changes is None:
@@ -375,10 +383,10 @@ def list_folders(
     if itself is not None:
         listing = FolderListing({}, [itself])
         return known if known == listing else listing
-    if known is None or len(known.folders) < _MANY_FOLDERS or is_shared(path):
+    if known is None or len(known.folders) < _MANY_FOLDERS:
         return _list(path, known)
     names = shared.names_at.setdefault(path, _NamesAt())
-    look, version = names.look(path), names.version
+    look, version = names.look(path, is_shared), names.version
     if known.version is version:
         return known
     others: set[str] = set()
@@ -415,11 +423,14 @@ def _may_be_partition(name: str) -> bool:
     return name[-1].isdecimal() and "-" in name
 
 
-def names_beside_partitions(path: Path) -> Collection[str]:
-    """Return the names in a log directory that cannot be those of partitions."""
+def names_beside_partitions(path: Path, is_shared: Callable[[Path], bool]) -> Collection[str]:
+    """Return the names in a log directory that cannot be those of partitions.
+
+    ``is_shared`` is as for :func:`list_folders`.
+    """
     names = remembered(_SharedListings).names_at.get(path)
     if names is not None:
-        names.look(path)
+        names.look(path, is_shared)
         if (others := names.others) is not None:
             return frozenset(others)
     return [name for name in os.listdir(path) if not _may_be_partition(name)]  # noqa: PTH208

@@ -143,18 +143,20 @@ RECORD_OVERHEAD: Final = 7
 class KeylessSpread:
     """Places the rows of one topic that have neither partition nor key; kept over a whole task.
 
+    Source: Kafka ``BuiltInPartitioner`` (KIP-794), ``RoundRobinPartitioner``.
+
     ``first`` is any number: it decides where to start.
     """
 
     def __init__(self, partitions: int, first: int, *, round_robin: bool) -> None:
-        self._partitions = partitions
+        self.partitions = partitions
         self._round_robin = round_robin
         self._carried = np.array([first % partitions, 0], np.int64)
 
     def place(self, rows: Integers, sizes: Integers, placed: NDArray[np.int32]) -> None:
         """Set ``placed[rows]``; ``rows`` int64[m] ascends, ``sizes`` int64[m] are their bytes."""
         stretch = 1 if self._round_robin else STRETCH_BYTES
-        stay_and_move(rows, sizes, self._partitions, stretch, self._carried, placed)
+        stay_and_move(rows, sizes, self.partitions, stretch, self._carried, placed)
 
 
 class KeyHashes:

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from kafkalog.errors import LogDirectoryError, RecordTooLargeError, RowError
 from kafkalog.files.deferred_signals import check_interrupt
-from kafkalog.files.system import system
+from kafkalog.files.system import remembered, system
 from kafkalog.files.timeouts import run_with_timeout
 from kafkalog.model import MAX_OFFSET, NO_TIMESTAMP, TimestampType, TopicPartition, many
 from kafkalog.streaming.commit.staging.formats import BatchFormat
@@ -54,14 +54,11 @@ class OpenTopic:
 
     topic: Topic
     plan: WritePlan
-    first: int
+    spread: KeylessSpread
     opened: dict[int, OpenPartition] = field(default_factory=dict)
-    spread: KeylessSpread = field(init=False)
     config: LogConfig = field(init=False)
 
     def __post_init__(self) -> None:
-        round_robin = self.plan.options.partitioner == "round_robin"
-        self.spread = KeylessSpread(self.topic.partitions, self.first, round_robin=round_robin)
         self.config = self.topic.config
 
     def partition(self, number: int) -> OpenPartition:
@@ -106,6 +103,24 @@ class OpenTopic:
         placed[named] = numbers[named]
         unnamed: Integers = members[~is_named]
         return unnamed
+
+
+class _Spreads:
+    """Where the last appends without an id have ended, by set, topic and partitioner."""
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[str, str, str], KeylessSpread] = {}
+
+    def of(self, which: tuple[str, str, str], new: KeylessSpread) -> KeylessSpread:
+        """Return the one that is to go on; the new one where the partitions are others."""
+        found = self._found.pop(which, new)
+        self._found[which] = found if found.partitions == new.partitions else new
+        while len(self._found) > _MOST_SPREADS:
+            self._found.pop(next(iter(self._found)), None)
+        return self._found.get(which, new)
+
+
+_MOST_SPREADS: Final = 1000
 
 
 class OpenPartition:
@@ -489,9 +504,24 @@ class TaskWriter:
         if found is None:
             topic = self._described(name)
             self._check_new_topics(topic)
-            first = self._identity.turn + self._number
-            found = self._topics[name] = OpenTopic(topic, self._plan, first)
+            found = self._topics[name] = OpenTopic(topic, self._plan, self._spread(topic))
         return found
+
+    def _spread(self, topic: Topic) -> KeylessSpread:
+        """Return what places rows without a key.
+
+        A batch that may be run again begins where its number says. An append that nobody remembers
+        goes on where the one before it in this process has ended, as a producer does.
+        """
+        options = self._plan.options
+        new = KeylessSpread(
+            topic.partitions,
+            self._identity.turn + self._number,
+            round_robin=options.partitioner == "round_robin",
+        )
+        if self._identity.is_remembered:
+            return new
+        return remembered(_Spreads).of((self._plan.set_id, topic.name, options.partitioner), new)
 
     def _described(self, name: str) -> Topic:
         if name in self._known:

@@ -25,6 +25,7 @@ from kafkalog.files.system import system
 from kafkalog.files.timeouts import at
 from kafkalog.model import TopicPartition, partition_directory_name
 from kafkalog.streaming.log.log_dir import names_beside_partitions
+from kafkalog.streaming.store.file_systems import is_shared
 from kafkalog.streaming.store.identity import APP_PREFIX, BatchIdentity, staging_hash
 from kafkalog.streaming.store.log_set import publish_guarded
 
@@ -357,7 +358,7 @@ def _finished(state: CommitState) -> dict[str, int]:
 
 def _staged_files(folder: Path) -> Iterator[tuple[Path, str, int]]:
     """Find the staged files of a directory: path, hash of the writer, batch id."""
-    for name in names_beside_partitions(folder):
+    for name in names_beside_partitions(folder, is_shared):
         if not name.startswith(STAGED_PREFIX):
             continue
         writer, _, rest = name.removeprefix(STAGED_PREFIX).partition(".")

@@ -116,9 +116,12 @@ def prepare(
     :func:`write_new`.
     """
     temporary = _temporary(path, suffix)
-    with _naming_folder():
-        temporary.unlink(missing_ok=True)
-    write_new(temporary, data, finish=finish)
+    try:
+        write_new(temporary, data, finish=finish)
+    except FileExistsError:
+        with _naming_folder():
+            temporary.unlink(missing_ok=True)
+        write_new(temporary, data, finish=finish)
 
 
 def write_new(path: Path, data: bytes, *, finish: Callable[[int], None] = _close) -> None:

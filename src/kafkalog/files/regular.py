@@ -163,9 +163,11 @@ def create_exclusive(path: Path) -> int:
     Raises:
         FileExistsError: the name is taken, by a dangling link too.
     """
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | _SAFE, 0o600)
+    folder = path.parent.stat()
+    mode = _mode_of_file(folder)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | _SAFE, mode)
     try:
-        follow_folder(descriptor, path.parent)
+        _follow_folder(descriptor, folder, mode)
     except BaseException:
         os.close(descriptor)
         raise
@@ -178,11 +180,14 @@ def make_directory(path: Path) -> None:
     Raises:
         FileExistsError: the name is taken.
     """
-    path.mkdir(0o700)
     parent = path.parent.stat()
+    mode = stat.S_IMODE(parent.st_mode) & ~stat.S_ISVTX
+    path.mkdir(mode)
+    if _follows(path.lstat(), parent, mode):
+        return
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | _SAFE)
     try:
-        _follow_folder(descriptor, parent, stat.S_IMODE(parent.st_mode) & ~stat.S_ISVTX)
+        _follow_folder(descriptor, parent, mode)
     finally:
         os.close(descriptor)
 
@@ -190,11 +195,23 @@ def make_directory(path: Path) -> None:
 def follow_folder(descriptor: int, folder: Path) -> None:
     """Give an open file the mode and group that :func:`create_exclusive` would give it there."""
     found = folder.stat()
-    _follow_folder(descriptor, found, found.st_mode & 0o666)
+    _follow_folder(descriptor, found, _mode_of_file(found))
+
+
+def _mode_of_file(folder: os.stat_result) -> int:
+    return folder.st_mode & 0o666
+
+
+def _follows(made: os.stat_result, folder: os.stat_result, mode: int) -> bool:
+    """Whether what was just made has its mode and group already, by the umask of the process."""
+    return made.st_gid == folder.st_gid and stat.S_IMODE(made.st_mode) == mode
 
 
 def _follow_folder(descriptor: int, folder: os.stat_result, mode: int) -> None:
-    if os.fstat(descriptor).st_gid != folder.st_gid:
+    made = os.fstat(descriptor)
+    if _follows(made, folder, mode):
+        return
+    if made.st_gid != folder.st_gid:
         with suppress(PermissionError), naming(descriptor):
             os.fchown(descriptor, -1, folder.st_gid)
     # File systems without modes refuse; there is nothing to follow then.

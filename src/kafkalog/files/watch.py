@@ -167,6 +167,7 @@ class Watched(Generic[T]):
 
 _EVENT: Final = struct.Struct("iIII")
 _EVENTS_BYTES: Final = 64 << 10
+_LONGEST_EVENT: Final = _EVENT.size + 256
 _MOVED_FROM, _MOVED_TO, _CREATE, _DELETE = 0x40, 0x80, 0x100, 0x200
 _OVERFLOW, _IGNORED, _ONLY_FOLDERS = 0x4000, 0x8000, 0x1000000
 _MASK: Final = _MOVED_FROM | _MOVED_TO | _CREATE | _DELETE | _ONLY_FOLDERS
@@ -240,7 +241,8 @@ class _FolderEvents:
                 del self._pending[watch]
 
     def _events(self) -> Iterator[tuple[int, int, str]]:
-        while True:
+        data = b"\0" * _EVENTS_BYTES
+        while len(data) > _EVENTS_BYTES - _LONGEST_EVENT:  # else these were the last ones
             try:
                 data = os.read(self._queue, _EVENTS_BYTES)
             except BlockingIOError:

@@ -14,6 +14,7 @@ from tests.support.logs import write_checkpoint, write_segment
 from kafkalog.checkpoints.broker import HIGH_WATERMARK
 from kafkalog.errors import LogDirectoryError
 from kafkalog.files import watch
+from kafkalog.files.watch import name_changes, watch_names
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.log import log_dir
 from kafkalog.streaming.log.log_dir import (
@@ -135,15 +136,19 @@ def _listed(path: Path, known: FolderListing | None) -> FolderListing:
     return list_folders(path, known, lambda _: False)
 
 
+def _beside(path: Path) -> set[str]:
+    return {*names_beside_partitions(path, lambda _: False)}
+
+
 def _check(path: Path, known: FolderListing | None) -> FolderListing:
     """Compare what is said to lie at a path with what does; returns it."""
     there = {each.name for each in path.iterdir()}
     names = {name for name in there if name[-1].isdecimal() and "-" in name}
-    assert {*names_beside_partitions(path)} == there - names
+    assert _beside(path) == there - names
     found = _listed(path, known)
     assert {*found.folders} == names
     assert {*found.folders.values()} == {(path / name).lstat().st_ino for name in names}
-    assert {*names_beside_partitions(path)} == there - names
+    assert _beside(path) == there - names
     return found
 
 
@@ -204,7 +209,7 @@ def test_many_folders_are_listed_again_only_if_one_has_come_or_gone(
     (path / "kafkalog.intent").touch()
     (path / "kafkalog.intent").rename(path / "kafkalog.commit")
     assert _listed(path, known) is known
-    assert {*names_beside_partitions(path)} == {"kafkalog.commit"}
+    assert _beside(path) == {"kafkalog.commit"}
     assert listings == []
     (path / "t-2").mkdir()
     assert {*_listed(path, known).folders} == {"t-0", "t-1", "t-2"}
@@ -253,7 +258,7 @@ def test_a_listing_does_not_hide_what_another_thread_was_told_meanwhile(
     def find_and_be_late(*args: Any) -> FolderListing:
         found = find(*args)
         (path / "file").touch()
-        names_beside_partitions(path)  # which another thread asks for
+        _beside(path)  # which another thread asks for
         return found
 
     monkeypatch.setattr(log_dir, "_list", find_and_be_late)
@@ -277,6 +282,21 @@ def test_a_forked_child_and_its_parent_are_both_told_of_changes(tmp_path: Path) 
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
     assert "t-1" in _check(path, known).folders
+
+
+@pytest.mark.usefixtures("few_are_many")
+def test_what_other_machines_change_is_found_by_listing(tmp_path: Path) -> None:
+    path = _make(tmp_path / "log", "t-0")
+    (path / "file").touch()
+    shared = lambda _: True  # noqa: E731
+    known = list_folders(path, list_folders(path, None, shared), shared)
+    before, _ = names_beside_partitions(path, shared), name_changes(watch_names(str(path)))
+    (path / "t-1").mkdir()
+    (path / "file").unlink()
+    name_changes(watch_names(str(path)))  # as if this kernel had heard nothing
+    assert {*before} == {"file"}
+    assert "t-1" in list_folders(path, known, shared).folders
+    assert not names_beside_partitions(path, shared)
 
 
 @pytest.mark.usefixtures("few_are_many")

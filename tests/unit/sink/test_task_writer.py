@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import pickle
+import shutil
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -392,3 +394,43 @@ def test_columns_of_types_that_cannot_be_hashed_are_left_alone(tmp_path: Path) -
     table = pa.table({"value": pa.array([b"v"]), "other": other})
     kafkalog.append(tmp_path / "log", "t", table.replace_schema_metadata({"pandas": "{}"}))
     assert kafkalog.read(tmp_path / "log", "t").read_all().num_rows == 1
+
+
+@pytest.mark.parametrize(
+    ("partitioner", "stay"), [("murmur2", [4, 4, 4]), ("round_robin", [1] * 12)]
+)
+def test_appends_without_an_id_go_on_where_the_last_one_has_ended(
+    partitioner: str, stay: list[int], tmp_path: Path
+) -> None:
+    """A Java producer stays for 16 KiB on a partition, however small its batches are."""
+    row = pa.table({"value": ["x" * 5000]})
+    options = {"numPartitions": 3, "partitioner": partitioner, "flush": "os"}
+    first = row.append_column("partition", pa.array([0], pa.int32()))
+    kafkalog.append(tmp_path / "log", "t", first, options=options)
+    seen = []
+    for _ in range(12):
+        (end,) = kafkalog.append(tmp_path / "log", "t", row, options=options).end_offsets
+        seen.append(end.partition)
+    assert [len([*group]) for _, group in groupby(seen)] == stay
+    assert {*seen} == {0, 1, 2}
+
+
+def test_a_topic_that_is_made_again_with_fewer_partitions_is_begun_anew(tmp_path: Path) -> None:
+    row = pa.table({"value": ["x" * 20_000]})
+    for partitions in (8, 2):
+        for _ in range(8):
+            kafkalog.append(tmp_path, "t", row, options={"numPartitions": partitions})
+        assert len(kafkalog.read(tmp_path, "t").read_all()) == 8
+        for folder in tmp_path.glob("t-*"):
+            shutil.rmtree(folder)
+
+
+def test_a_batch_with_an_id_begins_where_its_number_says(tmp_path: Path) -> None:
+    row = pa.table({"value": ["x"]})
+    options = {"numPartitions": 3, "flush": "os"}
+    for version in (4, 5, 6):
+        kafkalog.append(
+            tmp_path, "t", row, transactional_id="job", version=version, options=options
+        )
+    found = kafkalog.read(tmp_path, "t", columns=["partition", "offset"]).read_all().to_pylist()
+    assert found == [{"partition": each, "offset": 0} for each in range(3)]
