@@ -246,7 +246,10 @@ def _entries(state: CommitState) -> int:
 
 
 def _since(state: CommitState, snapshot: StateSnapshot) -> JsonObject:
-    gone = chain(snapshot.topics.keys() - state.topics, snapshot.writers.keys() - state.writers)
+    gone = chain(
+        filterfalse(state.topics.__contains__, snapshot.topics),
+        filterfalse(state.writers.__contains__, snapshot.writers),
+    )
     return {"snapshot": snapshot.snapshot_id, "crc": snapshot.crc, "gone": sorted(gone)}
 
 
@@ -288,7 +291,7 @@ def _changed_topic(key: str, topic: TopicState, before: TopicState) -> JsonObjec
         cluster_epochs=cluster_epochs,
         versions=dict(changed_entries(topic.versions, before.versions)),
     )
-    without = sorted(before.versions.keys() - topic.versions.keys())
+    without = sorted(filterfalse(topic.versions.__contains__, before.versions))
     return topic_line(key, kept) | {"changed": sorted(changed), "without": without}
 
 

@@ -6,6 +6,7 @@ import logging
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from itertools import filterfalse
 from typing import TYPE_CHECKING, Final
 
 from kafkalog.checkpoints.broker import read_topic_id
@@ -62,8 +63,8 @@ def still_known(writers: Mapping[str, WriterState], now_ms: int) -> dict[str, Wr
     known = dict(writers)
     silent = [
         (key, last)
-        for key, last in writers.items()
-        if last.expired_ms is not None or last.is_expired(now_ms)
+        for key, last in writers.items()  # there may be 20,000 at each commit
+        if last.expired_ms is not None or now_ms - last.time_ms > last.expiration_ms
     ]
     for key, last in silent:
         if not last.is_expired(now_ms):
@@ -81,7 +82,7 @@ def tell_forgotten(before: CommitState, after: CommitState) -> None:
     gone: list[str] = []
     expired: dict[str, int] = {}
     for then, now, called in _both(before, after):
-        gone += [called(key) for key in then.keys() - now.keys()]
+        gone += map(called, filterfalse(now.__contains__, then))
         for key, last in changed_entries(now, then):
             is_new = last.expired_ms is not None and key in then and then[key].expired_ms is None
             if is_new:

@@ -266,8 +266,7 @@ class Options:
             OptionError: a value that is not accepted, a refused or unknown name, one option given
                 twice with different values, or a required one missing.
         """
-        declared = options_of(cls)
-        by_key = {key: known for known in declared for key in known.spellings()}
+        by_key = _by_key(cls)
         values: dict[str, Any] = {}
         ignored: list[str] = []
         for name in given:  # a reason says more than whatever else is wrong
@@ -280,7 +279,7 @@ class Options:
                     raise OptionError(f"option {known.name!r} is given twice with two values")
             elif cls._passes(name):
                 ignored.append(name)
-        for known in declared:
+        for known in options_of(cls):
             if known.required and known.field not in values:
                 raise OptionError(
                     f"option {known.name!r} is missing: {known.doc} ({known.kind.accepts})"
@@ -323,10 +322,17 @@ def option(
     return value
 
 
+@functools.cache
 def options_of(cls: type[Options]) -> tuple[Option, ...]:
     """List the options that a class declares, in the order of declaration."""
     known = (entry for entry in fields(cls) if _METADATA in entry.metadata)
     return tuple(_declared(entry, prefixed=cls.RULES.prefixed) for entry in known)
+
+
+@functools.cache
+def _by_key(cls: type[Options]) -> Mapping[str, Option]:
+    """Return the options of a class by all of their spellings; an append asks each time."""
+    return {key: known for known in options_of(cls) for key in known.spellings()}
 
 
 def _declared(entry: Field[Any], *, prefixed: bool) -> Option:
