@@ -8,9 +8,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 import pytest
-from tests.support.counted_work import calls_of, io_of, traced_peak
+from tests.support.counted_work import calls_of, folders_read, io_of, traced_peak
 from tests.support.sinking import Writer
 
+import kafkalog
+from kafkalog.files.deferred_signals import run_as
+from kafkalog.files.system import system
 from kafkalog.streaming.records.jit.inline import INTERPRETED
 from kafkalog.streaming.sink.task_writer import TaskWriter
 
@@ -140,3 +143,41 @@ def committing(staging: Staging) -> Callable[[], object]:
     staging.writer.commit(0, staging.runs)
     staging.stage(BATCHES, batch_id=1)
     return lambda: staging.writer.commit(1, staging.runs)
+
+
+def test_a_row_appended_again_costs_the_same_in_a_large_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Folders are not listed again while none comes or goes, and one thread does all."""
+    threads: list[object] = []
+
+    def start(act: Callable[[], object], arguments: tuple[()]) -> int:
+        threads.append(act)
+        act(*arguments)
+        run_as(None)
+        return 0
+
+    monkeypatch.setattr(system, "start_thread", start)
+    row = pa.table({"value": ["x"]})
+    for limit in (  # by which a set is a large one
+        "kafkalog.streaming.log.log_dir._MANY_FOLDERS",
+        "kafkalog.checkpoints.state_file.FEW_ENTRIES",
+        "kafkalog.streaming.store.broker_files._LARGE_CHECKPOINT",
+    ):
+        monkeypatch.setattr(limit, 0)
+    read, called = [], []
+    for partitions in (50, 150):
+        root = tmp_path / str(partitions)
+        options = {"numPartitions": partitions, "flush": "os"}
+
+        def append(root: Path = root, options: dict[str, int] = options) -> None:
+            kafkalog.append(root, "t", row, options=options)
+
+        for _ in range(4):
+            append()
+        threads.clear()
+        read.append(folders_read(tmp_path, append)[str(partitions)])
+        assert len(threads) == 1
+        called.append(calls_of(append).total())
+    assert read[1] <= read[0] <= 20
+    assert called[1] <= called[0] + 20
