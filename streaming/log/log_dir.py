@@ -271,6 +271,13 @@ class PartitionDirectory(NamedTuple):
     stamp: Stamp | None = None
 
 
+def _seems_shared(path: Path, is_shared: Callable[[Path], bool]) -> bool:
+    try:
+        return is_shared(path)
+    except OSError:  # whoever lists it says why
+        return True
+
+
 @dataclass(slots=True, weakref_slot=True)
 class FolderListing:
     """What may be a partition's folder, as names and inodes, and the partitions that are.
@@ -319,7 +326,7 @@ class _NamesAt:
         folder that it has not led to before.
         """
         watch = watch_names(str(path))
-        shared = self._is_shared if watch == self._watch else is_shared(path)
+        shared = self._is_shared if watch == self._watch else _seems_shared(path, is_shared)
         with self._lock:
             self._watch, self._is_shared = watch, shared
             changes = None if shared else name_changes(watch)

@@ -300,6 +300,18 @@ def test_what_other_machines_change_is_found_by_listing(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("few_are_many")
+def test_a_path_that_has_gone_is_said_to_be_missing(tmp_path: Path) -> None:
+    log_dirs = LogDirs([_make(tmp_path / "log", "t-0")])
+    for _ in range(3):
+        assert len(log_dirs.partitions()) == 1
+    shutil.rmtree(tmp_path / "log")
+    with pytest.raises(LogDirectoryError, match="does not exist"):
+        log_dirs.partitions()
+    _make(tmp_path / "log", "t-1")
+    assert [key.partition for key in log_dirs.partitions()] == [1]
+
+
+@pytest.mark.usefixtures("few_are_many")
 def test_without_a_watch_folders_are_listed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
