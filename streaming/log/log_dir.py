@@ -271,18 +271,11 @@ class PartitionDirectory(NamedTuple):
     stamp: Stamp | None = None
 
 
-def _seems_shared(path: Path, is_shared: Callable[[Path], bool]) -> bool:
-    try:
-        return is_shared(path)
-    except OSError:  # whoever lists it says why
-        return True
-
-
 @dataclass(slots=True, weakref_slot=True)
 class FolderListing:
     """What may be a partition's folder, as names and inodes, and the partitions that are.
 
-    ``version`` is that of the names of the path when it was listed, see :class:`_NamesAt`.
+    ``version`` is that of the names of the path when it was listed, see :class:`_Names`.
     """
 
     folders: Mapping[str, int]
@@ -296,40 +289,46 @@ class _SharedListings:
 
     def __init__(self) -> None:
         self.by_path: WeakValueDictionary[Path, FolderListing] = WeakValueDictionary()
-        self.names_at: dict[Path, _NamesAt] = {}
+        self.names: dict[int, _Names] = {}
+        """What is known of folders, by the numbers of their watches: two paths may lead to one."""
+
+    def names_at(self, path: Path, is_shared: Callable[[Path], bool]) -> _Names | None:
+        """Return what is known of the names at a path; None where nobody tells what changes."""
+        watch = watch_names(str(path))
+        found = self.names.get(watch)
+        if found is None and watch >= 0 and not is_shared(path):
+            found = self.names.setdefault(watch, _Names(watch))
+            while len(self.names) > _MOST_WATCHED:
+                self.names.pop(next(iter(self.names)), None)
+        return found
 
 
 _MANY_FOLDERS: Final = 500
 """A path with so many is listed again only if the kernel tells of names that have come or gone."""
 
 
-class _NamesAt:
-    """What is known of the names at a path with many folders, by what the kernel tells.
+_MOST_WATCHED: Final = 64
+
+
+class _Names:
+    """What is known of the names in a folder, by what the kernel tells.
 
     ``version`` is another object once a name has come or gone that may be a partition's.
     ``others`` are all other names; None while they are not known. A thread that has listed says
     what it found unless another one was told of changes meanwhile.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, watch: int) -> None:
         self.version = object()
         self.others: set[str] | None = None
-        self._watch = -1
-        self._is_shared = True
+        self._watch = watch
         self._looks = 0
         self._lock = system.lock()
 
-    def look(self, path: Path, is_shared: Callable[[Path], bool]) -> int:
-        """Take in what has changed; returns the number of this look.
-
-        Nothing is known where other machines write to the path, which ``is_shared`` tells of a
-        folder that it has not led to before.
-        """
-        watch = watch_names(str(path))
-        shared = self._is_shared if watch == self._watch else _seems_shared(path, is_shared)
+    def look(self) -> int:
+        """Take in what has changed; returns the number of this look."""
         with self._lock:
-            self._watch, self._is_shared = watch, shared
-            changes = None if shared else name_changes(watch)
+            changes = name_changes(self._watch)
             if changes is None or any(_may_be_partition(name) for name, _ in changes):
                 self.version = object()
             if changes is None:
@@ -390,10 +389,11 @@ def list_folders(
     if itself is not None:
         listing = FolderListing({}, [itself])
         return known if known == listing else listing
-    if known is None or len(known.folders) < _MANY_FOLDERS:
+    many = known is not None and len(known.folders) >= _MANY_FOLDERS
+    names = shared.names_at(path, is_shared) if many else None
+    if known is None or names is None:
         return _list(path, known)
-    names = shared.names_at.setdefault(path, _NamesAt())
-    look, version = names.look(path, is_shared), names.version
+    look, version = names.look(), names.version
     if known.version is version:
         return known
     others: set[str] = set()
@@ -435,9 +435,10 @@ def names_beside_partitions(path: Path, is_shared: Callable[[Path], bool]) -> Co
 
     ``is_shared`` is as for :func:`list_folders`.
     """
-    names = remembered(_SharedListings).names_at.get(path)
+    shared = remembered(_SharedListings)
+    names = shared.names_at(path, is_shared) if shared.names else None
     if names is not None:
-        names.look(path, is_shared)
+        names.look()
         if (others := names.others) is not None:
             return frozenset(others)
     return [name for name in os.listdir(path) if not _may_be_partition(name)]  # noqa: PTH208

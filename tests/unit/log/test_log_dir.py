@@ -300,6 +300,21 @@ def test_what_other_machines_change_is_found_by_listing(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("few_are_many")
+def test_two_paths_to_one_folder_are_both_told_of_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, link = _make(tmp_path / "log", "t-0"), tmp_path / "link"
+    link.symlink_to(path)
+    known = {each: _check(each, _check(each, None)) for each in (path, link)}
+    for number in range(1, 4):
+        _make(path, f"t-{number}")
+        (path / f"file{number}").touch()
+        known = {each: _check(each, known[each]) for each in known}
+    monkeypatch.setattr(log_dir, "entries_of", None)  # nothing is listed any more
+    assert {each: _listed(each, known[each]) for each in known} == known
+
+
+@pytest.mark.usefixtures("few_are_many")
 def test_a_path_that_has_gone_is_said_to_be_missing(tmp_path: Path) -> None:
     log_dirs = LogDirs([_make(tmp_path / "log", "t-0")])
     for _ in range(3):
