@@ -21,7 +21,7 @@ from __future__ import annotations
 import functools
 import logging
 from dataclasses import MISSING, Field, dataclass, field, fields
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple, Self, TypeVar
 
 from kafkalog.errors import OptionError
 from kafkalog.files.storage import Secret
@@ -266,20 +266,20 @@ class Options:
             OptionError: a value that is not accepted, a refused or unknown name, one option given
                 twice with different values, or a required one missing.
         """
-        by_key = _by_key(cls)
+        declared = _of_class(cls)
         values: dict[str, Any] = {}
         ignored: list[str] = []
         for name in given:  # a reason says more than whatever else is wrong
             cls.RULES.refuse(name.lower())
         for name, text in given.items():
-            known = by_key.get(name.lower())
+            known = declared.by_key.get(name.lower())
             if known is not None:
                 value = known.read(text)
                 if values.setdefault(known.field, value) != value:
                     raise OptionError(f"option {known.name!r} is given twice with two values")
             elif cls._passes(name):
                 ignored.append(name)
-        for known in options_of(cls):
+        for known in declared.options:
             if known.required and known.field not in values:
                 raise OptionError(
                     f"option {known.name!r} is missing: {known.doc} ({known.kind.accepts})"
@@ -322,17 +322,29 @@ def option(
     return value
 
 
-@functools.cache
 def options_of(cls: type[Options]) -> tuple[Option, ...]:
     """List the options that a class declares, in the order of declaration."""
-    known = (entry for entry in fields(cls) if _METADATA in entry.metadata)
-    return tuple(_declared(entry, prefixed=cls.RULES.prefixed) for entry in known)
+    return _of_class(cls).options
 
 
-@functools.cache
-def _by_key(cls: type[Options]) -> Mapping[str, Option]:
-    """Return the options of a class by all of their spellings; an append asks each time."""
-    return {key: known for known in options_of(cls) for key in known.spellings()}
+class _OfClass(NamedTuple):
+    """The options of a class, also by all of their spellings."""
+
+    options: tuple[Option, ...]
+    by_key: Mapping[str, Option]
+
+
+_KNOWN: Final[dict[type[Options], _OfClass]] = {}
+
+
+def _of_class(cls: type[Options]) -> _OfClass:
+    found = _KNOWN.get(cls)
+    if found is None:
+        known = (entry for entry in fields(cls) if _METADATA in entry.metadata)
+        options = tuple(_declared(entry, prefixed=cls.RULES.prefixed) for entry in known)
+        by_key = {key: known for known in options for key in known.spellings()}
+        found = _KNOWN[cls] = _OfClass(options, by_key)
+    return found
 
 
 def _declared(entry: Field[Any], *, prefixed: bool) -> Option:
