@@ -83,7 +83,7 @@ def at_call(patch: pytest.MonkeyPatch, name: str, path: Path, action: Callable[[
 
 MOMENTS = {
     "before the intent": ("mkdir", "kafkalog.unfinished"),
-    "before the state": ("unlink", "kafkalog.commit.tmp"),
+    "before the state": ("open", "kafkalog.commit.tmp"),
     "before the rename": ("replace", "kafkalog.commit.tmp"),
 }
 
@@ -260,7 +260,7 @@ def test_a_takeover_whose_sequence_another_writer_published_has_failed(
     def publish_theirs() -> None:
         theirs.write_bytes(state_bytes(ours.following()))
 
-    at_call(monkeypatch, "unlink", tmp_path / "kafkalog.commit.tmp", publish_theirs)
+    at_call(monkeypatch, "open", tmp_path / "kafkalog.commit.tmp", publish_theirs)
     with pytest.raises(CommitError, match="another writer has published"):
         take_over([str(tmp_path)])
 
