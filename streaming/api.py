@@ -313,7 +313,8 @@ def _append_in_steps(
     attach: Callable[[], tuple[StateCondition, Sequence[AttachedRecords]]] | None,
 ) -> Outcome:
     plan = shielded_step(WritePlan.of)(parsed)
-    writer = shielded_step(TaskWriter)(plan, identity)
+    # As a producer goes on: what is not remembered need not be placed again as it was.
+    writer = shielded_step(TaskWriter)(plan, identity, continues=not identity.is_remembered)
     try:
         for batch in batches_of(data):  # which may be the caller's own code
             shielded_step(writer.add)(batch)

@@ -284,10 +284,19 @@ STRETCH_ROWS: Final = 4096
 
 
 class TaskWriter:
-    """Stages the rows of one attempt of one task; ``number`` is the task's among its batch's."""
+    """Stages the rows of one attempt of one task; ``number`` is the task's among its batch's.
+
+    With ``continues`` rows without a key go on where the last such append of this process ended.
+    """
 
     def __init__(
-        self, plan: WritePlan, identity: BatchIdentity, *, number: int = 0, query_id: str = ""
+        self,
+        plan: WritePlan,
+        identity: BatchIdentity,
+        *,
+        number: int = 0,
+        query_id: str = "",
+        continues: bool = False,
     ) -> None:
         """Look into the log directories.
 
@@ -298,6 +307,7 @@ class TaskWriter:
         self._identity = identity
         self._query_id = query_id
         self._number = number
+        self._continues = continues
         self._limit_ms = plan.options.policy.lag_ms
         self._known = {topic.name: topic for topic in plan.topics}
         self._catalog = None if self._known else self._look()
@@ -508,18 +518,14 @@ class TaskWriter:
         return found
 
     def _spread(self, topic: Topic) -> KeylessSpread:
-        """Return what places rows without a key.
-
-        A batch that may be run again begins where its number says. An append that nobody remembers
-        goes on where the one before it in this process has ended, as a producer does.
-        """
+        """Return what places rows without a key: it begins where the batch's number says."""
         options = self._plan.options
         new = KeylessSpread(
             topic.partitions,
             self._identity.turn + self._number,
             round_robin=options.partitioner == "round_robin",
         )
-        if self._identity.is_remembered:
+        if not self._continues:
             return new
         return remembered(_Spreads).of((self._plan.set_id, topic.name, options.partitioner), new)
 
