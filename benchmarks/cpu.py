@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Final, NamedTuple
 
-__all__ = ["cpu_seconds_by_name", "descendants", "tree_cpu_seconds"]
+__all__ = ["cpu_seconds_by_name", "cpu_seconds_of", "descendants", "tree_cpu_seconds"]
 
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 
@@ -28,6 +28,12 @@ def cpu_seconds_by_name() -> dict[str, float]:
     for one in _tree().values():
         found[one.name] = found.get(one.name, 0.0) + one.seconds
     return found
+
+
+def cpu_seconds_of(pid: int) -> float:
+    """Return the same of one process that runs, without what it has started; 0 without /proc."""
+    found = _process(Path(f"/proc/{pid}"))
+    return 0.0 if found is None else found.seconds
 
 
 def descendants() -> list[int]:
