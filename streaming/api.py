@@ -566,17 +566,17 @@ def _batches_of_splits(
 ) -> Iterator[pa.RecordBatch]:
     from kafkalog.streaming.lookup.latest import LatestSplit  # noqa: PLC0415
     from kafkalog.streaming.lookup.lookup import read_keys  # noqa: PLC0415
-    from kafkalog.streaming.source.decoded import read_rows  # noqa: PLC0415
+    from kafkalog.streaming.source.decoded import read_task  # noqa: PLC0415
     from kafkalog.streaming.source.reading import LARGE_BATCHES  # noqa: PLC0415
 
     splits = list(splits)
     for split in splits:
         split.announce()
+    planned = [split for split in splits if not isinstance(split, LatestSplit)]
+    yield from map(rows.chosen, read_task(planned, options, rows.of_records, LARGE_BATCHES))
     for split in splits:
         if isinstance(split, LatestSplit) and rows.of_records is not None:
             yield from read_keys(split, options, rows.of_records, None)
-        else:
-            yield from map(rows.chosen, read_rows(split, options, rows.of_records, LARGE_BATCHES))
 
 
 def _reading(

@@ -32,7 +32,7 @@ from kafkalog.streaming.decoding.registry import (
     split_framed,
 )
 from kafkalog.streaming.records.arrow_buffers import binary_column
-from kafkalog.streaming.source.reading import BatchSize, read_split
+from kafkalog.streaming.source.reading import BatchSize, join_batches, read_split
 from kafkalog.streaming.source.schema import DecodedSide, RowSchema
 
 if TYPE_CHECKING:
@@ -45,7 +45,14 @@ if TYPE_CHECKING:
     from kafkalog.streaming.records.arrow_buffers import Bytes, Integers
     from kafkalog.streaming.source.planner import LogSplit
 
-__all__ = ["BULK_FROM", "choose_sides", "decode_batches", "read_registry", "read_rows"]
+__all__ = [
+    "BULK_FROM",
+    "choose_sides",
+    "decode_batches",
+    "read_registry",
+    "read_rows",
+    "read_task",
+]
 
 _LOGGER: Final = logging.getLogger("kafkalog.source")
 _Decode: TypeAlias = Callable[[bytes], Any]
@@ -309,6 +316,29 @@ def read_rows(
     else:
         stored = read_split(split, options, rows.stored, size=size)
         yield from decode_batches(stored, rows, options)
+
+
+def read_task(
+    splits: Iterable[LogSplit],
+    options: ReadOptions,
+    rows: RowSchema | None,
+    size: BatchSize | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """Read splits as :func:`read_rows` does, one after the other.
+
+    What decodes is made once for all of them: it looks for schemas at the first id, and that look
+    takes the longer, the more partitions there are. So does one for an id without a schema, which
+    comes once a batch: small batches are joined.
+    """
+    size = size or BatchSize()
+    stored_rows = None if rows is None else rows.stored
+    stored = (
+        batch for split in splits for batch in read_split(split, options, stored_rows, size=size)
+    )
+    if rows is None or not rows.decoded:
+        yield from stored
+    else:
+        yield from decode_batches(join_batches(stored), rows, options)
 
 
 def decode_batches(

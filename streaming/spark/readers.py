@@ -105,11 +105,10 @@ class LogBatchReader(DataSourceReader):
     @crosses_border
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read the splits of one task."""
-        from kafkalog.streaming.source.decoded import read_rows  # noqa: PLC0415
+        from kafkalog.streaming.source.decoded import read_task  # noqa: PLC0415
 
         with task_of_spark():
-            for split in splits_of(partition):
-                yield from read_rows(split, self._options, self._rows)
+            yield from read_task(splits_of(partition), self._options, self._rows)
 
 
 # ----------------------------------------------------------------------------------------------
@@ -439,11 +438,10 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @crosses_border
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read the splits of one task."""
-        from kafkalog.streaming.source.decoded import read_rows  # noqa: PLC0415
+        from kafkalog.streaming.source.decoded import read_task  # noqa: PLC0415
 
         with task_of_spark():
-            for split in partition.value:
-                yield from read_rows(split, self._options, self._rows)
+            yield from read_task(partition.value, self._options, self._rows)
 
     @crosses_border
     @shielded_step

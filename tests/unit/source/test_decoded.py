@@ -17,7 +17,7 @@ import pytest
 from google.protobuf import json_format
 from pyspark.sql.types import StructType
 from tests.support.logs import Row as LogRow
-from tests.support.logs import append_batch, batch_bytes
+from tests.support.logs import append_batch, batch_bytes, write_segment
 from tests.support.registry_records import (
     deleted_subject,
     framed,
@@ -299,6 +299,37 @@ def test_a_schema_registered_while_a_tail_runs_is_read_again(tmp_path: Path) -> 
     append_batch(tmp_path / "t-0" / f"{0:020d}.log", data)
     (row,) = next(rows).to_pylist()
     assert "SchemaResolutionError" in row["valueError"]  # a double is no long: it was looked up
+
+
+def test_schemas_are_looked_for_once_however_many_partitions_a_task_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[str] = []
+
+    def look(options: ReadOptions) -> Registry:
+        looks.append(options.schema_topic)
+        return read_registry(options)
+
+    read_registry = decoding.read_registry
+    write_records(tmp_path, schema_record("t-value", 1, 1, json.dumps(FLIGHT)))
+    unknown = framed(9, b"")
+    values = [framed(1, avro_bytes(FLIGHT, ROW)), unknown]
+    for partition in range(20):
+        rows = [LogRow(each) for each in values]
+        write_segment(tmp_path / f"t-{partition}", 0, batch_bytes(0, rows))
+    reader = KafkaLogDataSource({"path": str(tmp_path), "subscribe": "t", "decode.value": "avro"})
+    spark_rows = reader.reader(reader.schema())
+    (task,) = spark_rows.partitions()[:1]
+    assert len(task.value) > 1
+    monkeypatch.setattr(decoding, "read_registry", look)
+    batches = [*spark_rows.read(task)]
+    assert [batch.num_rows for batch in batches] == [2 * len(task.value)]
+    assert looks == ["_schemas"]
+    looks.clear()
+    found = read(tmp_path)
+    assert [row["valueDecoded"] for row in found] == [ROW, None] * 20
+    assert len([row for row in found if row["valueError"]]) == 20
+    assert looks == ["_schemas"] * 2  # once for the columns
 
 
 def test_keys_are_decoded_like_values(tmp_path: Path) -> None:
