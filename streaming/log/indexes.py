@@ -68,6 +68,9 @@ _MAX_BYTES: Final = 2**31 - 1
 REBUILD: Final = "readers do without it, and `python -m kafkalog.jobs.rebuild PATH` makes it anew"
 
 
+_NO_SLOTS: Final[Entries] = np.empty(0, np.int64)
+
+
 class SparseIndex(Closing):
     """One open index file of a segment; ``len()`` is the number of its written entries.
 
@@ -94,7 +97,7 @@ class SparseIndex(Closing):
         self.base_offset = base_offset
         self._file = open_file(path)
         self._known: npt.NDArray[np.void] | None = None
-        self._known_slots: Entries = np.empty(0, np.int64)
+        self._known_slots = _NO_SLOTS
         self._whole: npt.NDArray[np.void] | None = None
         try:
             size = self._file.opened_size

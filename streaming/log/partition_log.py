@@ -149,9 +149,7 @@ class PartitionLog(Closing):
     @property
     def log_start_offset(self) -> int:
         """The first offset that may be read: the checkpointed one, or the first segment's base."""
-        segments = self.segments
-        first = segments[0].base_offset if segments else 0
-        return self._confirmed(max(self._checkpointed_start, first))
+        return self._confirmed(max(self._checkpointed_start, self.segments.start))
 
     def _confirmed(self, found: _T) -> _T:
         """Return what was found; of a replica, if that was in sync until now.
@@ -159,7 +157,8 @@ class PartitionLog(Closing):
         Raises:
             LogDirectoryError: it may not have been.
         """
-        check_stamp(self.directory, self._replica)
+        if self._replica is not None:
+            check_stamp(self.directory, self._replica)
         return found
 
     # The end of the log

@@ -26,6 +26,7 @@ from kafkalog.files.system import once_per_process
 from kafkalog.model import MAX_OFFSET
 from kafkalog.streaming.log.files import LOG, OFFSET_INDEX, TIME_INDEX, file_name
 from kafkalog.streaming.log.indexes import OffsetIndex, TimeIndex
+from kafkalog.streaming.records import batch_kernels as kernels
 from kafkalog.streaming.records.batch import parse_header, scan_batches
 from kafkalog.streaming.records.batch_layout import HEADER_SIZE
 from kafkalog.streaming.records.message_sets.reader import MessageSetReader
@@ -67,10 +68,11 @@ def ends_with_gap(table: BatchTable, before: int) -> bool:
         before: the last offset before them.
     """
     previous = before if len(table) == 1 else int(table.last_offset[-2])
-    base, last = int(table.base_offset[-1]), int(table.last_offset[-1])
-    if table.magic[-1] < 2:
-        return last != previous + 1
-    return base != previous + 1 or last - base + 1 != int(table.count[-1])
+    facts = table.facts[-1].tolist()
+    base, last = facts[kernels.BASE_OFFSET], facts[kernels.LAST_OFFSET]
+    if facts[kernels.MAGIC] < 2:
+        return bool(last != previous + 1)
+    return bool(base != previous + 1 or last - base + 1 != facts[kernels.COUNT])
 
 
 def misplaced(table: BatchTable, before: int, after: int) -> npt.NDArray[np.bool_]:
@@ -447,9 +449,10 @@ class LogSegment(Closing):
 
         The batch at ``end_position`` is only asked where one leaps.
         """
-        following = None
-        if ends_with_gap(table, last_offset) and end_position < self.size:
-            following = self.header_at(end_position)
+        has_gap = ends_with_gap(table, last_offset)
+        if len(table) == 1 and not has_gap:
+            return 1
+        following = self.header_at(end_position) if has_gap and end_position < self.size else None
         wrong = misplaced(table, last_offset, MAX_OFFSET if following is None else following.offset)
         return int(wrong.argmax()) if wrong.any() else len(table)
 

@@ -204,6 +204,11 @@ class LogSegments(Sequence[LogSegment]):
         return iter(self._segments)
 
     @property
+    def start(self) -> int:
+        """The base offset of the first segment; 0 without any."""
+        return self._segments[0].base_offset if self._segments else 0
+
+    @property
     def active(self) -> LogSegment | None:
         """The segment that is appended to; None without any."""
         return self._segments[-1] if self._segments else None

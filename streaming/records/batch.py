@@ -209,8 +209,7 @@ class BatchTable:
         return has
 
 
-@dataclass(frozen=True, slots=True)
-class Scan:
+class Scan(NamedTuple):
     """What a walk over a buffer found.
 
     ``consumed`` bytes are whole entries, those of ``table``. What follows them is the end of the
@@ -275,6 +274,9 @@ def invalid_checksums(
     bad = np.zeros(len(table), np.bool_)
     if not len(table):
         return bad
+    if len(table) == 1:  # a partition or segment of few records: a kernel's arrays take longer
+        _check_large(data, file_position, table, bad)
+        return bad
     few = len(table) <= _FEW and not kernels_pay()
     if not few and (table.magic == MAGIC).all() and crc_library.is_exported():
         facts = np.ascontiguousarray(table.facts)
@@ -290,19 +292,21 @@ def invalid_checksums(
         bad_small = np.empty(int(small.sum()), np.uint8)
         kernels.check_small(data, file_position, table.facts[small], *tables, bad_small)
         bad[small] = bad_small
-    _check_large(data, file_position, table, np.flatnonzero(~small), bad)
+    large = np.flatnonzero(~small)
+    bad_large = np.empty(len(large), np.bool_)
+    _check_large(data, file_position, table[large], bad_large)
+    bad[large] = bad_large
     return bad
 
 
 def _check_large(
-    data: Bytes, file_position: int, table: BatchTable, rows: Integers, bad: NDArray[np.bool_]
+    data: Bytes, file_position: int, table: BatchTable, bad: NDArray[np.bool_]
 ) -> None:
-    """Check the batches of some rows by a library, and set ``bad`` where it has another result."""
-    large = table[rows]
+    """Check batches by a library, and set ``bad`` where it has another result."""
     view = data.data
-    starts = (large.position - file_position).tolist()
-    facts = (large.size.tolist(), large.magic.tolist(), large.crc.tolist())
-    for row, start, size, magic, stored in zip(rows.tolist(), starts, *facts, strict=True):
+    for row, facts in enumerate(table.facts.tolist()):
+        start, size = facts[kernels.POSITION] - file_position, facts[kernels.SIZE]
+        magic, stored = facts[kernels.MAGIC], facts[kernels.CRC]
         if magic == MAGIC:
             computed = crc32c.crc32c(view[start + ATTRIBUTES_POSITION : start + size])
         else:

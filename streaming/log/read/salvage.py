@@ -103,8 +103,8 @@ class Salvage:
         if start_position != self.position or self._last_offset < segment.base_offset:
             self._last_offset = segment.base_offset - 1
         self.position, needed = start_position, 0
-        while self.position < (end := min(segment.size, end_position or segment.size)):
-            rest = segment.size - self.position
+        while self.position < (end := min(size := segment.size, end_position or size)):
+            rest = size - self.position
             length = min(needed or max(min(CHUNK_BYTES, end - self.position), HEADER_SIZE), rest)
             data = segment.opened.read(self.position, length)
             scan = scan_batches(data, file_position=self.position, path=str(segment.place()))

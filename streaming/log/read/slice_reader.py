@@ -604,12 +604,15 @@ class _SliceReader:
         table = chunk.table
         if not len(table):
             return
-        first = int(np.searchsorted(table.last_offset, self._next))
+        last_offset = table.last_offset
+        first = int(last_offset.searchsorted(self._next))
         # The batches after the first one that reaches the end have nothing for us.
-        end = int(np.searchsorted(table.last_offset, self._end - 1)) + 1
+        end = int(last_offset.searchsorted(self._end - 1)) + 1
         wanted = table[first:end]
         # Nor has that one, if the last offsets before the end are in no batch.
-        wanted = self._committed(segment, wanted[wanted.base_offset < self._end])
+        if len(wanted) and wanted.base_offset[-1] >= self._end:
+            wanted = wanted[wanted.base_offset < self._end]
+        wanted = self._committed(segment, wanted)
         check_stamp(self._directory, self._planned.replica)
         if len(wanted):
             try:
@@ -626,7 +629,7 @@ class _SliceReader:
                 if before:
                     self._next = max(self._next, int(wanted.last_offset[before - 1]) + 1)
                 raise
-        self._next = max(self._next, int(table.last_offset[-1]) + 1)
+        self._next = max(self._next, int(last_offset[-1]) + 1)
 
     def _committed(self, segment: LogSegment, table: BatchTable) -> BatchTable:
         """Leave out the batches of aborted transactions, if they are not wanted."""
