@@ -321,7 +321,8 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):  # one that is closed is None
             # Where the system's letters are ASCII, others are shown as escapes.
             stream.reconfigure(errors="backslashreplace")
-    if sys.argv[1:2] == ["get"]:  # a compiler would take most of its time
+    # A compiler would take most of the time of a look-up, and a third of the memory of SQL.
+    if sys.argv[1:2] in (["get"], ["sql"]):
         from kafkalog.streaming.records.jit.kernel import load_without_compiler  # noqa: PLC0415
 
         load_without_compiler()

@@ -20,7 +20,7 @@ from kafkalog.jobs.process.arguments import (
     check_text,
     reading_options,
 )
-from kafkalog.jobs.process.running import default_path, print_line
+from kafkalog.jobs.process.running import default_path, leave_out_pandas, print_line
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -59,6 +59,7 @@ def sql(
     """Ask in SQL (DuckDB's): topics are tables. Without a query, a prompt."""
     with one_line_errors():
         paths, last = _paths_and_statement(words, tier)
+        leave_out_pandas()
         from kafkalog.jobs.sql import SqlSession  # noqa: PLC0415
 
         options = reading_options(isolation, settings)

@@ -18,6 +18,7 @@ from copy import copy
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
+from importlib.abc import MetaPathFinder
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, NoReturn, TextIO, cast
 
@@ -50,6 +51,7 @@ __all__ = [
     "default_path",
     "drop_output",
     "json_line",
+    "leave_out_pandas",
     "print_line",
     "printing",
     "run",
@@ -371,6 +373,32 @@ def run(app: typer.Typer) -> NoReturn:
     except OSError:  # said above
         drop_output()
     sys.exit(code if isinstance(code, int) else 0)
+
+
+class _NoPandas(MetaPathFinder):
+    """Finds no pandas, as where it is not installed."""
+
+    def find_spec(self, name: str, *_: object) -> None:
+        if name == "pandas":
+            raise ModuleNotFoundError(name, name=name)
+
+
+def leave_out_pandas() -> None:
+    """Let Arrow do without pandas in this process, which has no use for it.
+
+    Where it is installed, Arrow imports it at the first value that it is given, to see whether
+    that is one of pandas': 55 MiB, and half a second. Arrow asks once. Who asks for pandas by its
+    name, now or later, gets it.
+    """
+    import pyarrow as pa  # noqa: PLC0415 - most commands need neither
+
+    finder = _NoPandas()
+    if "pandas" not in sys.modules:
+        sys.meta_path.insert(0, finder)
+        try:
+            pa.scalar(True)
+        finally:
+            sys.meta_path.remove(finder)
 
 
 def _end_output() -> None:

@@ -59,3 +59,27 @@ def test_a_process_that_only_writes_loads_nothing_that_decodes() -> None:
         [sys.executable, "-c", _WRITING], capture_output=True, text=True, check=False
     )
     assert done.stdout == "[]\n", done.stderr
+
+
+_ASKING: Final = """
+import sys
+from kafkalog.jobs.cli.app import main
+
+sys.argv = ["kafkalog", "sql", sys.argv[1], "select count(*) as n from t", "--json"]
+try:
+    main()
+finally:
+    import pyarrow as pa
+
+    print("numba" in sys.modules, "pandas" in sys.modules)
+    print(pa.array([1]).to_pandas().sum())  # by its name it is found
+"""
+
+
+@pytest.mark.skipif(INTERPRETED, reason="kernels run as Python")
+def test_a_process_of_sql_loads_neither_a_compiler_nor_pandas(tmp_path: Path) -> None:
+    write_segment(tmp_path / "t-0", 0, batch_bytes(0, [Row(b"x")] * 5), index=True)
+    done = subprocess.run(
+        [sys.executable, "-c", _ASKING, str(tmp_path)], capture_output=True, text=True, check=False
+    )
+    assert done.stdout == '{"n": 5}\nFalse False\n1\n', done.stderr
