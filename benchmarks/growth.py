@@ -58,6 +58,7 @@ from kafkalog.jobs.inspection.groups import list_groups
 from kafkalog.jobs.inspection.lag import LagMeter, ReadersNamed
 from kafkalog.jobs.inspection.topics import describe_partitions, list_offsets, list_topics
 from kafkalog.jobs.maintain import BucketMaintenance, Scope
+from kafkalog.jobs.process.running import collect_seldom
 from kafkalog.jobs.report.facts import gather
 from kafkalog.jobs.sql import SqlSession
 from kafkalog.model import Intervals, TopicPartition, many
@@ -131,6 +132,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--ask", nargs=2, metavar=("TITLE", "LOG"), help="ask once, in this process"
     )
     asked = parser.parse_args(argv)
+    collect_seldom()  # as a command does
     if asked.ask:
         title, log = asked.ask
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # the peak begins anew

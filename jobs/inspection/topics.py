@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from kafkalog.checkpoints.broker import read_topic_id
@@ -153,9 +154,13 @@ def _add_cluster_settings(paths: Sequence[str], rows: Sequence[Row]) -> None:
 
 def _retention(known: TopicState | None) -> str | None:
     """Say whether records are deleted, by what was given to a topic; None of one not known."""
-    if known is None:
-        return None
-    given = Retention.of(known.settings)
+    return None if known is None else _limits(tuple(known.settings.items()))
+
+
+@lru_cache
+def _limits(settings: tuple[tuple[str, str], ...]) -> str:
+    """Say what deletes records; once of a topic, however many partitions share its settings."""
+    given = Retention.of(dict(settings))
     limits = {"retention.ms": given.ms, "retention.bytes": given.bytes}
     named = [name for name, limit in limits.items() if limit is not None and given.deletes]
     return "by " + " and ".join(named) if named else "keeps everything"
