@@ -267,27 +267,23 @@ class WatchedMarks:
         Raises:
             CheckpointError, LogDirectoryError: what a broker has committed cannot be read.
         """
-        key = where.topic_partition
+        key, log_dir = where.topic_partition, where.log_dir
         known = self.committed.partition(key.topic, topic_id, key.partition)
-        starts = (0, 0)  # as a broker has kept it, and as the commit state has
-        if not self._every_batch:
-            kept = 0 if known is None else known.log_start
-            starts = self._log_starts.value.get(key, 0), kept
+        if self._by_state_alone:
+            high_watermark = None
+        elif log_dir in self._unreadable:
+            raise self._unreadable[log_dir]
+        else:
+            high_watermark = self._high_watermarks.value.get(key)
         return RecordedOffsets(
             None if known is None else known.high_watermark,
-            where.log_dir in self._with_state,
+            log_dir in self._with_state,
             self._begun.get(key),
-            self._high_watermark(where),
+            high_watermark,
             self._recovery_points.value.get(key) if self._to_log_end else None,
-            *starts,
+            0 if self._every_batch else self._log_starts.value.get(key, 0),
+            0 if self._every_batch or known is None else known.log_start,
         )
-
-    def _high_watermark(self, where: PartitionDirectory) -> int | None:
-        if self._by_state_alone:
-            return None
-        if where.log_dir in self._unreadable:
-            raise self._unreadable[where.log_dir]
-        return self._high_watermarks.value.get(where.topic_partition)
 
     def start_of_log(self, where: PartitionDirectory, topic_id: str | None, first: int) -> int:
         """Return where a log starts, of which the folder has what is from ``first`` on.
