@@ -162,8 +162,8 @@ class WriteOptions(ReplicaOptions):
         choice("murmur2", "round_robin"),
         default="murmur2",
         doc="for rows without a partition. murmur2: by the key's hash, as Kafka's "
-        "producers; rows without a key in stretches of 16 KiB, also over several appends of "
-        "a process that have no id. round_robin: in turn",
+        "producers; rows without a key in stretches of 16 KiB, over several appends too. "
+        "round_robin: in turn",
     )
     flush: str = option(
         "flush",
