@@ -267,20 +267,21 @@ def changed_entries(now: Mapping[_K, _T], before: Mapping[_K, _T]) -> list[tuple
     return [entry for entry in others if entry[1] != before.get(entry[0])]
 
 
+def _changed_keys(now: Mapping[_K, _T], before: Mapping[_K, _T]) -> Iterable[_K]:
+    """Return the keys of what is new or other, and of what is gone."""
+    changed = [key for key, _ in changed_entries(now, before)]
+    kept = len(now) - sum(key not in before for key in changed)
+    gone = filterfalse(now.__contains__, before) if kept < len(before) else ()
+    return chain(changed, gone)
+
+
 def _changed_topic(key: str, topic: TopicState, before: TopicState) -> JsonObject:
     pairs: list[tuple[Mapping[int, Any], Mapping[int, Any]]] = [
         (topic.partitions, before.partitions),
         (topic.durable_ends, before.durable_ends),
         (topic.cluster_epochs, before.cluster_epochs),
     ]
-    changed = {
-        number
-        for now, old in pairs
-        if now is not old
-        for number in chain(
-            filterfalse(now.__contains__, old), (n for n, _ in changed_entries(now, old))
-        )
-    }
+    changed = {number for now, old in pairs if now is not old for number in _changed_keys(now, old)}
     partitions, durable_ends, cluster_epochs = (
         {number: now[number] for number in changed if number in now} for now, _ in pairs
     )

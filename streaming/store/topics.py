@@ -181,9 +181,8 @@ class _Index:
         self.folders: dict[str, list[PartitionDirectory]] = {}
         for key, folder in partitions.items():
             self.folders.setdefault(key.topic, []).append(folder)
-        self.numbers = {
-            topic: frozenset(each.topic_partition.partition for each in folders)
-            for topic, folders in self.folders.items()
+        self.whole = {  # those of which no folder is missing below the last one
+            topic for topic, folders in self.folders.items() if len(folders) == self.counts[topic]
         }
         links = (each for each in partitions.values() if each.is_link)
         self.links = {each.topic_partition.topic: each for each in links}
@@ -317,8 +316,9 @@ class TopicCatalog:
         return None if found is None else found.log_dir
 
     def has_all(self, topic: TopicState) -> bool:
-        """Whether all partitions of a topic that are committed have their folders here."""
-        return topic.partitions.keys() <= self._index.numbers.get(topic.name, frozenset())
+        """Whether all partitions of a topic that are committed surely have their folders here."""
+        is_whole = topic.name in self._index.whole
+        return is_whole and max(topic.partitions, default=-1) < self._index.counts[topic.name]
 
     def topic(
         self, name: str, policy: TopicPolicy | None = None, *, written: Collection[int] = ()
