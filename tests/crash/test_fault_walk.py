@@ -271,6 +271,14 @@ def test_who_is_silent_for_twice_the_time_is_forgotten_by_name(
         first.write(1, rows(["c"]))
 
 
+@pytest.fixture
+def strict_umask() -> Iterator[None]:
+    """Let what is made be this user's alone, until it is opened to those who share its folder."""
+    before = os.umask(0o077)
+    yield
+    os.umask(before)
+
+
 @pytest.mark.parametrize(
     ("name", "code"),
     [
@@ -286,12 +294,14 @@ def test_who_is_silent_for_twice_the_time_is_forgotten_by_name(
         ("replace", errno.EIO),
     ],
 )
+@pytest.mark.usefixtures("strict_umask")
 def test_the_error_of_an_append_says_where_the_fault_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, code: int
 ) -> None:
     monkeypatch.setattr("kafkalog.streaming.commit.staging.staged_source._BUFFER_BYTES", 200)
     monkeypatch.setattr("kafkalog.streaming.log.growth.ADOPTED_BYTES", 1 << 30)
     values = pa.table({"value": ["a" * 100] * 8})
+    tmp_path.chmod(0o755)
     append(tmp_path, "t", values, options={"max.message.bytes": "200"})
     call, failed = 0, True
     said: list[str] = []
