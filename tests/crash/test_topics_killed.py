@@ -124,7 +124,8 @@ def kills(calls: int) -> list[tuple[int, bool]]:
     """Give the calls to die at, and whether half of a write is done by then: both of all calls."""
     if STRIDE == 1:
         return [(call, half) for call in range(calls) for half in (False, True)]
-    return [(call, bool(number % 2)) for number, call in enumerate(range(0, calls, STRIDE))]
+    chosen = sorted({*range(0, calls, STRIDE), calls - 1})  # the last one is after the rename
+    return [(call, bool(number % 2)) for number, call in enumerate(chosen)]
 
 
 @pytest.mark.parametrize("act", ACTIONS, ids=lambda act: act.__name__)
