@@ -558,8 +558,8 @@ def test_a_partition_that_moves_while_directories_are_listed_is_found(
 ) -> None:
     listing, moves = log_dirs.list_folders, [other]
 
-    def listed(path: Path, known: Any) -> Any:
-        found = listing(path, known)
+    def listed(path: Path, *known: Any) -> Any:
+        found = listing(path, *known)
         if path in moves:
             moves.clear()
             copied(log, other)
