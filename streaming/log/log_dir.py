@@ -293,7 +293,7 @@ class _SharedListings:
         """What is known of folders, by the numbers of their watches: two paths may lead to one."""
 
     def names_at(self, path: Path, is_shared: Callable[[Path], bool]) -> _Names | None:
-        """Return what is known of the names at a path; None where nobody tells what changes."""
+        """Return what is known of the names at a path; None where the kernel reports no changes."""
         watch = watch_names(str(path))
         found = self.names.get(watch)
         if found is None and watch >= 0 and not is_shared(path):
@@ -375,7 +375,7 @@ def _is_one_folder(path: Path, other: Path) -> bool:
 
 
 def list_folders(
-    path: Path, known: FolderListing | None, is_shared: Callable[[Path], bool] = lambda _: True
+    path: Path, known: FolderListing | None, is_shared: Callable[[Path], bool]
 ) -> FolderListing:
     """List a path; return ``known`` if the folders are the same, which saves parsing names.
 

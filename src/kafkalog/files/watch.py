@@ -174,7 +174,7 @@ _MASK: Final = _MOVED_FROM | _MOVED_TO | _CREATE | _DELETE | _ONLY_FOLDERS
 
 
 _MOST_PENDING: Final = 10_000
-"""So many changes of a folder that nobody asks for are kept."""
+"""How many changes of one folder are kept until they are read."""
 
 
 class NameChange(NamedTuple):
@@ -205,7 +205,7 @@ def name_changes(watch: int) -> list[NameChange] | None:
 
 @forgotten_when_forked
 class _FolderEvents:
-    """The queue of events of this process, and those of each watch that nobody has taken yet."""
+    """The event queue of this process, and the changes of each watch that were not read yet."""
 
     def __init__(self) -> None:
         self._lock = system.lock()
