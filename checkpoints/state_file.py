@@ -127,6 +127,7 @@ __all__ = [
     "StateContent",
     "changed_entries",
     "check_topic_line",
+    "find_published",
     "find_state",
     "load_state",
     "names_nodes",
@@ -507,6 +508,11 @@ def note_published(directory: Path, state: CommitState, file: Stamp) -> None:
         known.pop(next(iter(known)), None)
 
 
+def find_published(directory: Path) -> CommitState | None:
+    """Return the state that this process has published last, if nobody has published since."""
+    return _published(directory, stamp_of(str(directory / STATE_FILE)))
+
+
 def find_state(directory: Path) -> CommitState | None:
     """Return what :func:`load_state` does; what this process has published need not be read again.
 
@@ -515,7 +521,7 @@ def find_state(directory: Path) -> CommitState | None:
     Raises:
         CheckpointError, OSError: as there.
     """
-    return _published(directory, stamp_of(str(directory / STATE_FILE))) or load_state(directory)
+    return find_published(directory) or load_state(directory)
 
 
 def _published(directory: Path, file: Stamp | None) -> CommitState | None:

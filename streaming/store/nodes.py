@@ -199,7 +199,8 @@ def write_state(
     state: CommitState,
     members: Mapping[str, Path],
     *,
-    check: Callable[[], None] = lambda: None,
+    check: Callable[[], None],
+    is_shared: Callable[[Path], bool],
 ) -> OSError | None:
     """Write a state beside the old one in every directory, then rename it in each.
 
@@ -217,7 +218,10 @@ def write_state(
     """
     content = _with_snapshot(state, members.values())
     with ExitStack() as undo:
-        written = [_prepared(content, member, folder, undo) for member, folder in members.items()]
+        written = [
+            _prepared(content, member, folder, undo, shared=is_shared(folder))
+            for member, folder in members.items()
+        ]
         check()
         first, *others = written
         _publish(first)
@@ -243,8 +247,10 @@ class _Prepared(NamedTuple):
     descriptor: int
 
 
-def _prepared(content: StateContent, member: str, folder: Path, undo: ExitStack) -> _Prepared:
-    state, shared = content.state.of_member(member), is_shared(folder)
+def _prepared(
+    content: StateContent, member: str, folder: Path, undo: ExitStack, *, shared: bool
+) -> _Prepared:
+    state = content.state.of_member(member)
     suffix = _suffix(state, shared=shared)
     opened: list[int] = []
     data = content.of_member(member)
@@ -561,7 +567,7 @@ class Node:
             CommitError: another writer has published meanwhile; or it is not known whether this
                 state was.
         """
-        return write_state(state, self.members, check=check)
+        return write_state(state, self.members, check=check, is_shared=self.is_shared)
 
     def repeated(self, state: CommitState) -> CommitState:
         """Return what a state that is in place is published as once more."""

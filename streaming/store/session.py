@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from kafkalog.checkpoints.commit_state import STATE_FILE
-from kafkalog.checkpoints.state_file import load_state, names_nodes
+from kafkalog.checkpoints.state_file import find_published, load_state, names_nodes
 from kafkalog.checkpoints.voters import find_voters
 from kafkalog.errors import LogDirectoryError
 from kafkalog.files.deferred_signals import shielded_part
@@ -266,6 +266,9 @@ def ensure_set(paths: Sequence[str | Path], policy: SetPolicy, *, knows_nodes: b
             folders = [Path(path) for path in nodes]
             return run_with_timeout(lambda: ensure_nodes(nodes, policy), folders, policy.lag_ms)
         directories = [Path(path) for path in paths]
+        published = _published_set(directories)
+        if published is not None:
+            return published
         if not all(folder.is_dir() for folder in directories):
             directories = _real(paths)  # a link may lead to what is to be made
             for folder in directories:
@@ -281,6 +284,20 @@ def ensure_set(paths: Sequence[str | Path], policy: SetPolicy, *, knows_nodes: b
         raise LogDirectoryError(
             f"log directories {', '.join(map(str, paths))} cannot be used: {error}"
         ) from error
+
+
+def _published_set(directories: Sequence[Path]) -> str | None:
+    """Return the id of the set in which this process has published last, and nobody since.
+
+    All else that may be wrong with its directories was looked for then, and is under the locks.
+    """
+    states = [find_published(folder) for folder in directories]
+    known = [state for state in states if state is not None and not state.is_replicated]
+    if not known or not len(known) == len(states) == len(known[0].member_ids):
+        return None
+    is_one_set = len({state.set_id for state in known}) == 1
+    is_whole = {state.member_id for state in known} == {*known[0].member_ids}
+    return known[0].set_id if is_one_set and is_whole else None
 
 
 def _ensure_set(directories: Sequence[Path], policy: SetPolicy) -> str:

@@ -92,6 +92,8 @@ class FileSyncer:
         traceback: TracebackType | None,
     ) -> None:
         try:
+            if error is None and not self._futures and len(self._waiting) == 1:
+                sync_and_close(self._waiting.pop())  # a thread for it would only be waited for
             self._hand_over()
         finally:
             self._pool.shutdown()

@@ -80,6 +80,7 @@ if TYPE_CHECKING:
     from kafkalog.files.watch import Stamp
     from kafkalog.model import TopicPartition
     from kafkalog.streaming.log.log_dir import PartitionDirectory
+    from kafkalog.streaming.log.segments import SegmentListing
     from kafkalog.streaming.store.ends.rule import End, RecordedOffsets
     from kafkalog.streaming.store.ends.tracked_log import TrackedLog
 
@@ -511,6 +512,11 @@ class LogEndTracker:
         """Whether the last look has found a segment in a partition's folder."""
         log = self._logs.by_partition.get(where.topic_partition)
         return log is not None and log.where == where and log.has_segments
+
+    def listing(self, where: PartitionDirectory) -> SegmentListing | None:
+        """Return the segments that are known in a partition's folder; None if it was not seen."""
+        log = self._logs.by_partition.get(where.topic_partition)
+        return log.listing if log is not None and log.where == where else None
 
     def existing(self) -> Iterable[TopicPartition]:
         """List all partitions that exist, chosen or not, as of the last look."""
