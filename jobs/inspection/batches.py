@@ -232,25 +232,32 @@ def verify_logs(paths: Sequence[str], topic: str | None) -> list[Row]:
     return [each.row for each in verified(paths, topic)]
 
 
-def verified(paths: Sequence[str], topic: str | None) -> Iterator[Verified]:
+def verified(
+    paths: Sequence[str], topic: str | None, watch: LogEndTracker | None = None
+) -> Iterator[Verified]:
     """Yield the rows of :func:`verify_logs` as they are found, each with the kind of its problem.
+
+    With ``watch``, of :func:`ends_of`, logs that are as it saw them are not looked at again for
+    where they end.
 
     Raises:
         UnknownTopicOrPartitionError: there is no such topic.
         LogDirectoryError: there is no partition, and nothing shows that there ever was one.
     """
-    yield from _verified_segments(paths, topic)
-    yield from _verified_ends(paths, topic)
-    yield from _verified_files(paths, topic)
+    yield from _verified_segments(paths, topic, watch)
+    yield from _verified_ends(paths, topic, watch)
+    yield from _verified_files(paths, topic, watch)
     for key, text in compare_replicas(paths, topic):
         row = {**key._asdict(), "segment": None, "problem": text}
         yield Verified(row, Fault.REPLICAS)
 
 
-def _verified_ends(paths: Sequence[str], topic: str | None) -> Iterator[Verified]:
+def _verified_ends(
+    paths: Sequence[str], topic: str | None, watch: LogEndTracker | None
+) -> Iterator[Verified]:
     refused, tiered = None, []
     try:
-        watch = ends_of(paths, topic)
+        watch = watch or ends_of(paths, topic)
         missing = dict(watch.look().missing)
         tiered = list(tiered_rows(watch))
     except KafkaLogError as error:
@@ -268,17 +275,19 @@ def _verified_ends(paths: Sequence[str], topic: str | None) -> Iterator[Verified
         yield Verified({**key._asdict(), "segment": None, "problem": problem}, Fault.LOG_END)
 
 
-def _verified_files(paths: Sequence[str], topic: str | None) -> Iterator[Verified]:
+def _verified_files(
+    paths: Sequence[str], topic: str | None, watch: LogEndTracker | None
+) -> Iterator[Verified]:
     """Check what is said of a partition beside its log: topic id, leader epochs, committed end.
 
     The ends of logs are read first: what was appended later is of no concern here.
     """
     ends: dict[TopicPartition, int] = {}
     problems: defaultdict[TopicPartition, list[str | None]] = defaultdict(list)
-    there = partitions_of(paths, topic)
+    there = partitions_of(paths, topic, watch=watch)
     for key, found in there.items():
         with _noting(problems[key]):
-            ends[key] = _log_end(found)
+            ends[key] = _log_end(found, watch)
             problems[key].append(epochs_problem(found.path, ends[key]))
     committed = Committed(None, None)
     with suppress(KafkaLogError, OSError):
@@ -338,9 +347,14 @@ def _noting(problems: list[str | None]) -> Iterator[None]:
         problems.append(str(error))
 
 
-def _log_end(found: PartitionDirectory) -> int:
-    with PartitionLog(found.path, found.topic_partition) as log:
+def _log_end(found: PartitionDirectory, watch: LogEndTracker | None = None) -> int:
+    with _opened(found, watch) as log:
         return log.log_end_offset()
+
+
+def _opened(found: PartitionDirectory, watch: LogEndTracker | None) -> PartitionLog:
+    listing = None if watch is None else watch.listing(found)
+    return PartitionLog(found.path, found.topic_partition, listing=listing)
 
 
 def _lost_id(state: CommitState | None, found: PartitionDirectory) -> str | None:
@@ -403,11 +417,13 @@ def summary_of(rows: Sequence[Row]) -> dict[str, int]:
     }
 
 
-def _verified_segments(paths: Sequence[str], topic: str | None) -> Iterator[Verified]:
+def _verified_segments(
+    paths: Sequence[str], topic: str | None, watch: LogEndTracker | None
+) -> Iterator[Verified]:
     records = RecordCheck()
-    for key, found in partitions_of(paths, topic).items():
+    for key, found in partitions_of(paths, topic, watch=watch).items():
         alone = partial(_checked, records=records)
-        for segment, checked in check_segments(_segments(found), alone, records):
+        for segment, checked in check_segments(_segments(found, watch), alone, records):
             row = {
                 "topic": key.topic,
                 "partition": key.partition,
@@ -425,9 +441,11 @@ def _fault(checked: SegmentCheck) -> Fault | None:
     return Fault.HEADERS if checked.headers else None
 
 
-def _segments(found: PartitionDirectory) -> list[tuple[LogSegment, LogSegment | None]]:
+def _segments(
+    found: PartitionDirectory, watch: LogEndTracker | None
+) -> list[tuple[LogSegment, LogSegment | None]]:
     """Pair each segment with the one after it."""
-    with PartitionLog(found.path, found.topic_partition) as log:
+    with _opened(found, watch) as log:
         return list(zip_longest(log.segments, log.segments[1:]))
 
 

@@ -215,7 +215,7 @@ def _read(
         _look_for_open(facts, paths, transactional)
     with_one_width(facts.measured, has_gaps=False)
     done = sum(row["bytes"] for row in facts.counts)
-    for each in verified(paths, facts.topic) if facts.checks else ():
+    for each in verified(paths, facts.topic, watch) if facts.checks else ():
         facts.verified.append(each)
         done += each.row.get("bytes", 0)
         told(done, max(size, done))
