@@ -36,7 +36,7 @@ LARGE: Final = "KAFKALOG_MODEL_LARGE" in os.environ
 
 SMALL_SEARCHES: Final = (
     Bounds(batches=3, moves=2),
-    Bounds(batches=2, moves=2, single=True),
+    pytest.param(Bounds(batches=2, moves=2, single=True), marks=pytest.mark.nightly),
     Bounds(batches=1, moves=1, kills=1),
 )
 LARGE_SEARCHES: Final = (

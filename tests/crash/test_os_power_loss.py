@@ -39,7 +39,7 @@ pytestmark = pytest.mark.crash
 
 NAMES: Final = ("append", "roll", "adopt", "new topics", "two directories", "v1, rolling")
 MIXED: Final = [case for case in CASES if case.name in NAMES]
-STATES: Final = int(os.environ.get("KAFKALOG_POWER_LOSS_STATES", "12"))
+STATES: Final = int(os.environ.get("KAFKALOG_POWER_LOSS_STATES", "7"))
 FLUSHES: Final = ("os", "commit", "os")
 """Of the batches in a row that are written before the power goes."""
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.crash
 
-STRIDE: Final = int(os.environ.get("KAFKALOG_KILL_STRIDE", "41"))
+STRIDE: Final = int(os.environ.get("KAFKALOG_KILL_STRIDE", "83"))
 AWAY: Final = (None, 0, 1, 2)
 BEFORE, ADDED = [f"a{n}" for n in range(8)], [f"b{n}" for n in range(6)]
 AFTER, LAST = ["c0", "c1", "c2"], ["d0", "d1"]

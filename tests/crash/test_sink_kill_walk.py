@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.crash
 
-STRIDE: Final = int(os.environ.get("KAFKALOG_KILL_STRIDE", "29"))
-INTERRUPT_STRIDE: Final = int(os.environ.get("KAFKALOG_KILL_STRIDE", "61"))
+STRIDE: Final = int(os.environ.get("KAFKALOG_KILL_STRIDE", "59"))
+INTERRUPT_STRIDE: Final = int(os.environ.get("KAFKALOG_KILL_STRIDE", "113"))
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from kafkalog.streaming.objects import bucket_store
 if TYPE_CHECKING:
     from pathlib import Path
 
-HISTORIES: Final = 25
+HISTORIES: Final = 10
 """``make pipelines`` runs more."""
 
 
@@ -51,7 +51,17 @@ def test_a_replay_mixes_no_rows_of_a_topic_in_a_bucket_that_is_made_again_under_
     History(tmp_path, "amid/2", "replay", source=InBucket).run(amid=("piece decided", "recreate"))
 
 
-@pytest.mark.parametrize("what", GUARDS)
+_QUICK_GUARDS: Final = 6
+"""Of how many it is seen in each run that their history needs them: some take 10 s."""
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        *list(GUARDS)[-_QUICK_GUARDS:],
+        *(pytest.param(each, marks=pytest.mark.nightly) for each in list(GUARDS)[:-_QUICK_GUARDS]),
+    ],
+)
 def test_a_history_finds_that_a_guard_is_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:

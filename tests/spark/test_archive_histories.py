@@ -137,6 +137,7 @@ def _reason(error: StreamingQueryException) -> Exception:
             "run, target keep, source append, run, target put_back, run, "
             "target put_back, target lose_checkpoint, source append, run",
             id="RESTORE, with its checkpoint and without one",
+            marks=pytest.mark.nightly,
         ),
         pytest.param(
             "--rebuild",
