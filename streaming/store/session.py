@@ -295,9 +295,7 @@ def _published_set(directories: Sequence[Path]) -> str | None:
     known = [state for state in states if state is not None and not state.is_replicated]
     if not known or not len(known) == len(states) == len(known[0].member_ids):
         return None
-    is_one_set = len({state.set_id for state in known}) == 1
-    is_whole = {state.member_id for state in known} == {*known[0].member_ids}
-    return known[0].set_id if is_one_set and is_whole else None
+    return known[0].set_id if len({state.set_id for state in known}) == 1 else None
 
 
 def _ensure_set(directories: Sequence[Path], policy: SetPolicy) -> str:
