@@ -24,7 +24,7 @@ import math
 from collections import deque
 from enum import Enum, auto
 from itertools import islice
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from kafkalog.errors import UnknownTopicOrPartitionError
 from kafkalog.files.deferred_signals import shielded_step
@@ -119,6 +119,18 @@ class Phase(Enum):
 _LOGGER = logging.getLogger("kafkalog.source")
 
 
+_LONGEST_SHOWN: Final = 2_000
+"""Characters of offsets in a line: some hundred partitions. The checkpoint has all."""
+
+
+def _shown(offsets: PartitionOffsets) -> str:
+    """Return offsets as options take them; of very many partitions only how it begins."""
+    text = json.dumps(to_json(offsets))
+    if len(text) <= _LONGEST_SHOWN:
+        return text
+    return f"{text[:_LONGEST_SHOWN]}… ({len(offsets):,} partitions)"
+
+
 def _poll_interval_s(options: ReadOptions) -> float:
     """Return the seconds between two looks at a log in a bucket; infinite where there is none."""
     buckets = (path for path in options.paths if isinstance(path, RemoteRoot))
@@ -187,7 +199,7 @@ class StreamControl:
                 again=self._look_for_initial,
                 lost=UnknownTopicOrPartitionError,  # perhaps a replica that moves
             )
-            _LOGGER.info("%s starts at %s", self._start.option, json.dumps(to_json(self._initial)))
+            _LOGGER.info("%s starts at %s", self._start.option, _shown(self._initial))
         return self._initial
 
     def _look_for_initial(self) -> None:
@@ -340,7 +352,7 @@ class StreamControl:
     def _say_continues(self, start: PartitionOffsets) -> None:
         """Say once where a query with a checkpoint continues, whatever the options say."""
         if self.phase is Phase.INITIAL:
-            _LOGGER.info("continues as its checkpoint says at %s", json.dumps(to_json(start)))
+            _LOGGER.info("continues as its checkpoint says at %s", _shown(start))
 
     def _without_open(self, start: PartitionOffsets, ends: PartitionOffsets) -> PartitionOffsets:
         """Let partitions that start at the end of their logs end there, too: that keeps the start.
@@ -469,7 +481,7 @@ class StreamControl:
         if self._logs.lacks_majority():  # others may have committed as much: nothing is lost yet
             waiting |= {key: at for key, at in start.items() if self.latest.get(key, at) < at}
         if waiting.keys() - self._held.keys():
-            _LOGGER.info("waits until as much is committed again: %s", json.dumps(to_json(waiting)))
+            _LOGGER.info("waits until as much is committed again: %s", _shown(waiting))
         self._held = waiting
         uncommitted = {key: OffsetGap(self.latest[key], offset) for key, offset in waiting.items()}
         self._stuck.look({**uncommitted, **self._logs.ends.unread})

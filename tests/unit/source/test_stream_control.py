@@ -7,9 +7,11 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
 from tests.support.logs import Row, append_batch, batch_bytes, write_checkpoint, write_segment
 
+import kafkalog
 from kafkalog.errors import DataLossError, OptionError, UnknownTopicOrPartitionError
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.options.read_options import ReadOptions
@@ -172,6 +174,19 @@ def test_it_is_said_once_where_a_query_starts_or_goes_on(
     again.plan(end, end)
     again.next_end(end, take_all=False)
     assert caplog.messages == [goes_on, goes_on]
+
+
+def test_of_many_partitions_the_line_has_the_first_ones(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    table = pa.table({"value": ["x"] * 400, "partition": pa.array(range(400), pa.int32())})
+    kafkalog.append(tmp_path, "t", table, options={"numPartitions": "400", "flush": "os"})
+    caplog.set_level(logging.INFO, "kafkalog.source")
+    control(tmp_path, startingOffsets="earliest").initial()
+    (line,) = caplog.messages
+    assert line.startswith('startingOffsets starts at {"t": {"0": 0, "1": 0, ')
+    assert line.endswith("… (400 partitions)")
+    assert len(line) < 2_100
 
 
 def test_log_lines_come_to_the_stderr_of_the_process_that_answers_for_offsets(log: Path) -> None:
