@@ -301,9 +301,8 @@ def write_ends(ends: Iterable[WrittenEnd], *, durable: bool, may_wait: bool = Fa
 
     The recovery point only moves where the log is on the disk. The high watermark may be lost, and
     is never torn. ``may_wait``: where there are many partitions, all of whose lines would have to
-    be written again, they are written every five seconds, as a broker does; and a loss of power may
-    bring older lines back. What they lack then the commit state has; a broker finds it at the end
-    of the log, and a handover writes it.
+    be written again, they are written every five seconds, as a broker does. What they lack until
+    then the commit state has; a broker finds it at the end of the log, and a handover writes it.
     """
     by_directory: dict[Path, list[WrittenEnd]] = {}
     for end in ends:
@@ -312,10 +311,9 @@ def write_ends(ends: Iterable[WrittenEnd], *, durable: bool, may_wait: bool = Fa
         if may_wait and _is_large_and_recent(folder / HIGH_WATERMARK):
             continue
         offsets = {end.topic_partition: end.offset for end in written}
-        fsync = durable and not may_wait
-        if durable:
-            write_offset_checkpoint(folder, RECOVERY_POINT, offsets, fsync=fsync)
-        write_offset_checkpoint(folder, HIGH_WATERMARK, offsets, fsync=fsync)
+        if durable:  # the folder's sync below covers its name, too
+            write_offset_checkpoint(folder, RECOVERY_POINT, offsets, fsync=False)
+        write_offset_checkpoint(folder, HIGH_WATERMARK, offsets, fsync=durable)
 
 
 def _is_large_and_recent(path: Path) -> bool:

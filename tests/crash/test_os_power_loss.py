@@ -39,7 +39,7 @@ pytestmark = pytest.mark.crash
 
 NAMES: Final = ("append", "roll", "adopt", "new topics", "two directories", "v1, rolling")
 MIXED: Final = [case for case in CASES if case.name in NAMES]
-STATES: Final = int(os.environ.get("KAFKALOG_POWER_LOSS_STATES", "7"))
+STATES: Final = int(os.environ.get("KAFKALOG_POWER_LOSS_STATES", "12"))
 FLUSHES: Final = ("os", "commit", "os")
 """Of the batches in a row that are written before the power goes."""
 
@@ -87,7 +87,11 @@ def torn_disks(case: Case) -> Iterator[tuple[Disk, int]]:
         for disk in unsynced.survivors(max(STATES // 4, 6), chance):
             found.setdefault((disk.digest(), kept), disk)
     disks = [(disk, kept) for (_, kept), disk in found.items()]
-    yield from disks if len(disks) <= STATES else chance.sample(disks, STATES)
+    if len(disks) <= STATES:
+        yield from disks
+        return
+    step = len(disks) / STATES  # one of each part of the three commits
+    yield from (disks[int((number + chance.random()) * step)] for number in range(STATES))
 
 
 def check_files(scene: Scene, disk: Disk) -> None:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.crash
 
-STATES: Final = int(os.environ.get("KAFKALOG_POWER_LOSS_STATES", "6"))
+STATES: Final = int(os.environ.get("KAFKALOG_POWER_LOSS_STATES", "10"))
 """How many states are tried of each case; half as many are made at each crash point."""
 
 SMALL: Final = Case("one small batch", 1, {"numPartitions": "1"}, rows=2)
