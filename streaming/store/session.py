@@ -268,6 +268,8 @@ def ensure_set(paths: Sequence[str | Path], policy: SetPolicy, *, knows_nodes: b
         directories = [Path(path) for path in paths]
         published = _published_set(directories)
         if published is not None:
+            for folder in directories:
+                _refuse_broker(folder, policy)
             return published
         if not all(folder.is_dir() for folder in directories):
             directories = _real(paths)  # a link may lead to what is to be made
@@ -306,8 +308,7 @@ def _ensure_set(directories: Sequence[Path], policy: SetPolicy) -> str:
             refuse_unmounted(folder)
         make_log_directory(folder)
         check_file_system(folder)
-        check_no_broker_lived(folder, policy)
-        check_no_broker(folder, timeout_ms=policy.wait_ms)
+        _refuse_broker(folder, policy)
     found = known_set(directories)
     if found is not None:
         note_mounts(directories)
@@ -319,6 +320,11 @@ def _ensure_set(directories: Sequence[Path], policy: SetPolicy) -> str:
         set_id = session.open(rolls_back=False).state.set_id
     note_mounts(directories)
     return set_id
+
+
+def _refuse_broker(folder: Path, policy: SetPolicy) -> None:
+    check_no_broker_lived(folder, policy)
+    check_no_broker(folder, timeout_ms=policy.wait_ms)
 
 
 def _real(paths: Iterable[str | Path]) -> list[Path]:

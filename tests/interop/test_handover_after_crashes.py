@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.interop, pytest.mark.crash]
 
-CRASHES: Final = int(os.environ.get("KAFKALOG_HANDOVER_CRASHES", "1"))
+CRASHES: Final = int(os.environ.get("KAFKALOG_HANDOVER_CRASHES", "3"))
 """How many calls of each sort of commit are killed."""
 
 SORTS: Final = [case for case in CASES if "message__format" not in case.options]
