@@ -77,14 +77,7 @@ def shielded(function: Callable[_P, _T]) -> Callable[_P, _T]:
     What interrupts the caller is raised once the function has ended, never before. Notes to that
     exception say how the function ended.
     """
-
-    @functools.wraps(function)
-    def call(*args: _P.args, **kwargs: _P.kwargs) -> _T:
-        if _HERE.running is not None:
-            return function(*args, **kwargs)
-        return Shielded(functools.partial(function, *args, **kwargs)).result()
-
-    return call
+    return _shielding(function, _ALL)
 
 
 def shielded_part(function: Callable[_P, _T]) -> Callable[_P, _T]:
@@ -92,14 +85,7 @@ def shielded_part(function: Callable[_P, _T]) -> Callable[_P, _T]:
 
     An interrupt has stopped that before it was done, though the beginning came to its end.
     """
-
-    @functools.wraps(function)
-    def call(*args: _P.args, **kwargs: _P.kwargs) -> _T:
-        if _HERE.running is not None:
-            return function(*args, **kwargs)
-        return Shielded(functools.partial(function, *args, **kwargs), part=_BEGINNING).result()
-
-    return call
+    return _shielding(function, _BEGINNING)
 
 
 def shielded_rest(function: Callable[_P, _T]) -> Callable[_P, _T]:
@@ -107,14 +93,7 @@ def shielded_rest(function: Callable[_P, _T]) -> Callable[_P, _T]:
 
     An interrupt came too late to stop that, whatever it stops of the rest.
     """
-
-    @functools.wraps(function)
-    def call(*args: _P.args, **kwargs: _P.kwargs) -> _T:
-        if _HERE.running is not None:
-            return function(*args, **kwargs)
-        return Shielded(functools.partial(function, *args, **kwargs), part=_REST).result()
-
-    return call
+    return _shielding(function, _REST)
 
 
 def shielded_step(function: Callable[_P, _T]) -> Callable[_P, _T]:
@@ -123,12 +102,15 @@ def shielded_step(function: Callable[_P, _T]) -> Callable[_P, _T]:
     What the step has found belongs into an object that the next call finds: an interrupt takes the
     value away.
     """
+    return _shielding(function, _STEP)
 
+
+def _shielding(function: Callable[_P, _T], part: str) -> Callable[_P, _T]:
     @functools.wraps(function)
     def call(*args: _P.args, **kwargs: _P.kwargs) -> _T:
         if _HERE.running is not None:
             return function(*args, **kwargs)
-        return Shielded(functools.partial(function, *args, **kwargs), part=_STEP).result()
+        return Shielded(functools.partial(function, *args, **kwargs), part=part).result()
 
     return call
 
