@@ -357,11 +357,7 @@ class _Tables:
             deleted.delete(f"topic IN ({names})")
 
     def _copy_deleted(self, newest: HeldByTable) -> None:
-        """Give a clone what its original knows of deleted keys.
-
-        Raises:
-            TargetMismatchError: that is gone; nothing was written.
-        """
+        """Give a clone what its original knows of deleted keys."""
         gone = _DeletedKeys(newest).copy_of_original()
         if gone is not None and not self.archive.rebuild:
             raise TargetMismatchError(
@@ -597,11 +593,6 @@ def _refuse_other_times(
     rows it has now, and knows nothing of another checkpoint. Formats that keep no such folder are
     not looked into, but for whether there are rows. A checkpoint of another query may know as many
     micro-batches; so the id of the query that writes a table is kept in its folder.
-
-    Raises:
-        TargetMismatchError: the checkpoint is older or newer than the table, or a new one, or that
-            of another query.
-        OptionError: options that need a Delta table.
     """
     if archive.rebuild or archive.from_target:
         raise OptionError(

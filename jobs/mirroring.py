@@ -352,11 +352,7 @@ class Mirror:
     def _held(
         self, there: Mapping[TopicPartition, int], noted: TargetState, *, may_be_cut: bool = False
     ) -> TargetState:
-        """Return what the copy holds: up to where its logs end, by ``from_target``.
-
-        Raises:
-            TargetMismatchError: somebody else has written to a log, or cut it; or it is missing.
-        """
+        """Return what the copy holds: up to where its logs end, by ``from_target``."""
         held, known = dict(noted.topics), topics_of_target(self._place)
         for key, end in noted.ends.items():
             now = there.get(key, 0)
@@ -403,12 +399,7 @@ class Mirror:
     def _check_planned(
         self, there: Mapping[TopicPartition, int], topics: Mapping[str, TopicFacts]
     ) -> None:
-        """Refuse a copy, or a checkpoint that does not go with it, before the query starts.
-
-        Raises:
-            OptionError: a topic has more partitions in the copy.
-            TargetMismatchError: the copy is not as this left it, or ends below the checkpoint.
-        """
+        """Refuse a copy, or a checkpoint that does not go with it, before the query starts."""
         counts = partition_counts(there)
         for topic, facts in topics.items():
             if counts.get(topic, 0) > facts.partition_count:

@@ -465,11 +465,7 @@ def _tier_bounds(key: TopicPartition, path: TieredPath, end: int) -> RestoredPar
 def _begin_topic(
     place: str, topic: str, bounds: Sequence[RestoredPartition], settings: Mapping[str, str]
 ) -> int:
-    """Create a topic that is not there; return the number of the next append to it.
-
-    Raises:
-        OptionError: it is there, and was not restored from a tier.
-    """
+    """Create a topic that is not there; return the number of the next append to it."""
     known = topics_of_target(place).get(topic)
     if known is None:
         starts = {each.key.partition: each.start for each in bounds}

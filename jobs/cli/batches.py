@@ -363,11 +363,7 @@ def consume(  # noqa: PLR0917 - what the command line offers
 
 
 def _only_topic(paths: Sequence[str]) -> str:
-    """Return the one topic that is there, but for Kafka's own.
-
-    Raises:
-        OptionError: there are several, or none.
-    """
+    """Return the one topic that is there, but for Kafka's own."""
     from kafkalog.jobs.inspection.log_dirs import partitions_of  # noqa: PLC0415
 
     topics = {key.topic for key in partitions_of(paths, None)} - INTERNAL_TOPICS

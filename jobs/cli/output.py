@@ -272,11 +272,7 @@ def terminal_width() -> int | None:
 
 
 def _standard_output() -> TextIO:
-    """Return where a command prints.
-
-    Raises:
-        OptionError: it was started without.
-    """
+    """Return where a command prints."""
     from kafkalog.errors import OptionError  # noqa: PLC0415
 
     output = cast("TextIO | None", sys.stdout)

@@ -73,11 +73,7 @@ def sql(
 
 
 def _paths_and_statement(words: list[str], tier: Tier) -> tuple[list[str], str]:
-    """Tell log directories from a statement, which is the last word if it has a blank in it.
-
-    Raises:
-        OptionError: the last word is one word, and neither a path nor the name of a folder.
-    """
+    """Tell log directories from a statement, which is the last word if it has a blank in it."""
     *paths, last = words
     paths = paths or default_path() or tier.alone
     if not paths or _is_there(last) or words == paths:

@@ -219,12 +219,7 @@ def check_some_log(paths: Sequence[str]) -> None:
 
 
 def _places(paths: Sequence[str]) -> tuple[str, ...]:
-    """Take log directories as the option ``path`` does, URIs too.
-
-    Raises:
-        OptionError: they name none.
-        LogDirectoryError: one of them is a file.
-    """
+    """Take log directories as the option ``path`` does, URIs too."""
     if isinstance(paths, TieredPaths):
         return tuple(paths)
     try:

@@ -331,11 +331,7 @@ def held_in(commits: Sequence[TableCommit], epoch: str) -> History:
 
 
 def _kept(commit: TableCommit) -> _Kept | None:
-    """Read what a commit of ours keeps; None of another one.
-
-    Raises:
-        CheckpointError: it is of a later release.
-    """
+    """Read what a commit of ours keeps; None of another one."""
     if not commit.metadata or _KEY not in commit.metadata:
         return None
     try:

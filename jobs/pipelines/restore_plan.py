@@ -259,12 +259,7 @@ def _unknown(count: int | None) -> list[str]:
 def _count(
     topic: str, facts: TopicFacts | None, seen: Mapping[int, Seen], given: int | None
 ) -> int:
-    """Return how many partitions a topic has.
-
-    Raises:
-        OptionError: fewer were given than have records, or others than the table says; or nothing
-            tells of the topic.
-    """
+    """Return how many partitions a topic has."""
     least = max(seen, default=-1) + 1
     if facts is not None:
         least = max(least, facts.partition_count)

@@ -391,11 +391,7 @@ class ReplicatedSetCopy:
         return opened_set(self._sources, self._policy, holder="kafkalog backup")
 
     def _choose(self, log_set: LogSet) -> None:
-        """Choose from where each partition is copied; what was chosen before stays.
-
-        Raises:
-            LogDirectoryError: one has no replica in sync that is there, or that was chosen is not.
-        """
+        """Choose from where each partition is copied; what was chosen before stays."""
         found = log_set.partitions()
         in_sync = {where.path for where in _in_sync(log_set)}
         for key in _keys(log_set.state):

@@ -411,11 +411,7 @@ def _span(log: ManagedLog, groups: Sequence[CleanedGroup]) -> tuple[int, int] | 
 
 
 def _is_there(log: ManagedLog, sources: Sequence[SourceSegment]) -> bool:
-    """See that segments are what they were when they were cleaned; tell if retention took some.
-
-    Raises:
-        LogDirectoryError: one is another file, or has changed.
-    """
+    """See that segments are what they were when they were cleaned; tell if retention took some."""
     for source in sources:
         path = log.where.path / file_name(source.base_offset, LOG)
         try:

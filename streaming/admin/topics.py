@@ -177,11 +177,7 @@ def _check_asked(topic: str, partitions: int | None, given: Mapping[str, str]) -
 def _are_there(
     paths: Sequence[str], replication_factor: int | None, *, allows_broker: bool, dry_run: bool
 ) -> bool:
-    """Make log directories that are not there; in a dry run tell whether any is, and make none.
-
-    Raises:
-        OptionError, LogDirectoryError: they could not be made.
-    """
+    """Make log directories that are not there; in a dry run tell whether any is, and make none."""
     folders = places(paths)
     found = [Path(folder) for folder in folders]
     if not dry_run:

@@ -193,9 +193,6 @@ class Fetcher:
         """Fail, or say it once, where logs have another history than the one that was read.
 
         A topic that was recreated is no such log, and is not waited for: its group will notice.
-
-        Raises:
-            DataLossError: one has, and the reader wants to fail then.
         """
 
         def find() -> dict[TopicPartition, Divergence]:

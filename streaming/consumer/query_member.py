@@ -669,11 +669,7 @@ class JoinedControl:
         return ends
 
     def _go_on(self, owned: PartitionOffsets) -> None:
-        """Go on where logs have another history than the group has read, or fail.
-
-        Raises:
-            DataLossError: one has, and the query fails then.
-        """
+        """Go on where logs have another history than the group has read, or fail."""
         diverged = self._find_diverged(owned)
         self._policy.history_changed(diverged)
         self._validator.forget(diverged)

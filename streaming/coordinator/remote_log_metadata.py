@@ -251,11 +251,7 @@ class _Partition:
 
 
 def _segment_of(segment_id: str, fields: Fields) -> RemoteSegment:
-    """Make a segment of a record.
-
-    Raises:
-        CorruptRecordError: its offsets, epochs or size cannot be so.
-    """
+    """Make a segment of a record."""
     start, last = fields["startOffset"], fields["endOffset"]
     epochs = tuple((each["leaderEpoch"], each["offset"]) for each in fields["segmentLeaderEpochs"])
     in_order = all(a < b and x <= y for (a, x), (b, y) in pairwise(epochs))

@@ -155,11 +155,7 @@ class AvroColumn:
 
 
 def _library() -> Any:  # noqa: ANN401 - a module
-    """Import the library.
-
-    Raises:
-        OptionError: it is not installed.
-    """
+    """Import the library."""
     try:
         import fastavro as library  # noqa: PLC0415 - an extra; few queries decode
     except ImportError:

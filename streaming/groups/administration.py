@@ -175,11 +175,7 @@ def _publish(
 
 
 def _when_empty(commits: GroupCommits, *, dry_run: bool) -> GroupState:
-    """Return the group once none of its members can live.
-
-    Raises:
-        OptionError: one does.
-    """
+    """Return the group once none of its members can live."""
     folder = _members(commits)
     watch = Watch(commits.group, longest_step_s=_LONGEST_STEP_S)
     seen: dict[str, int] = {}
@@ -224,11 +220,7 @@ def _tell_wait(group: str, state: GroupState, present: Collection[str], *, dry_r
 def _targets(
     paths: Sequence[str], group: str, to: Target, topics: Collection[str], state: GroupState
 ) -> dict[TopicPartition, int]:
-    """Return where the group is to stand.
-
-    Raises:
-        OptionError, UnknownTopicOrPartitionError, OffsetOutOfRangeError: see :func:`reset_group`.
-    """
+    """Return where the group is to stand."""
     offsets = {} if isinstance(to, str | int) else to
     if not (offsets or isinstance(to, str | int)):
         raise OptionError("no partition is named to which the group goes")

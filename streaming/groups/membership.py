@@ -415,11 +415,7 @@ class GroupMember:
             raise
 
     def _check_strategy(self, record: GroupRecord) -> None:
-        """Refuse to wait for ever to be let in; members of which none was seen to live may be lost.
-
-        Raises:
-            OptionError: the group's members want partitions to be assigned in another way.
-        """
+        """Refuse to wait for ever to be let in; members that none saw live may be lost."""
         wanted = self._presence.strategy
         if self.member_id in record.members or record.strategy in {None, wanted}:
             return

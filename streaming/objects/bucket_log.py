@@ -658,11 +658,7 @@ def readable_checkpoints(
 
 
 def _read_log_id(objects: Objects) -> str | None:
-    """Return the id of the log below a root; None if there is none.
-
-    Raises:
-        CheckpointError: it cannot be read.
-    """
+    """Return the id of the log below a root; None if there is none."""
     data = objects.get(STORE)
     if data is None:
         return None

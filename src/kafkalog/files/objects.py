@@ -433,11 +433,7 @@ def _client_config(options: StorageOptions) -> dict[str, Any]:
 
 
 def _check_place(place: RemoteRoot, bucket: str, prefix: str) -> None:
-    """Refuse a URI whose objects would have no name, or another one than it says.
-
-    Raises:
-        OptionError: it is such a one.
-    """
+    """Refuse a URI whose objects would have no name, or another one than it says."""
     parts = set(prefix.split("/")) if prefix else set()
     if _BUCKET.fullmatch(bucket) is None or not parts.isdisjoint({"", ".", ".."}):
         raise OptionError(
@@ -447,11 +443,7 @@ def _check_place(place: RemoteRoot, bucket: str, prefix: str) -> None:
 
 
 def _endpoint_of(options: StorageOptions) -> str | None:
-    """Return the URL of a store, if one is given.
-
-    Raises:
-        OptionError: it is none.
-    """
+    """Return the URL of a store, if one is given."""
     endpoint = options.endpoint
     if endpoint is None:
         return None
@@ -488,11 +480,7 @@ def _s3_config(options: StorageOptions, endpoint: str | None) -> Any:  # noqa: A
 
 
 def _aws_credentials(place: RemoteRoot) -> Any:  # noqa: ANN401 - one of two providers, or None
-    """Return what finds credentials where the client itself does not: profiles, roles.
-
-    Raises:
-        OptionError: boto3 is needed, and is not there, or finds none.
-    """
+    """Return what finds credentials where the client itself does not: profiles, roles."""
     options = place.options.found_here()
     profile = os.environ.get("AWS_PROFILE")
     if options.role_arn is None and (options.access_key or options.anonymous or not profile):

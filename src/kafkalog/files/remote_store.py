@@ -202,11 +202,7 @@ class RemoteStore:
         return handle, RemoteStatus(-1, int.from_bytes(digest, "big"), size, -1)
 
     def _check_is_file(self, key: str) -> None:
-        """Refuse what is no plain file in a folder that stands for a store: a FIFO would block.
-
-        Raises:
-            LogDirectoryError: it is something else.
-        """
+        """Refuse what is no plain file in a folder that stands for a store: a FIFO would block."""
         with suppress(OSError):  # what is not there is said by who opens it
             mode = Path(key).stat().st_mode
             if not stat.S_ISREG(mode):
@@ -335,11 +331,7 @@ class RemoteStore:
 
 
 def _connect(root: RemoteRoot) -> tuple[pafs.FileSystem, str]:
-    """Make the file system of a URI, and the key of the root in it; nothing is asked yet.
-
-    Raises:
-        LogDirectoryError: the scheme is unknown, or the URI does not fit it.
-    """
+    """Make the file system of a URI, and the key of the root in it; nothing is asked yet."""
     scheme, _, rest = root.partition("://")
     if scheme == "s3":
         return _s3(root), rest

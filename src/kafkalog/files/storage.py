@@ -121,11 +121,7 @@ def with_secrets(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def _keep(secret: str) -> str:
-    """Keep a secret for the other processes of this user and machine; return its name there.
-
-    Raises:
-        OptionError: there is no place for it.
-    """
+    """Keep a secret for the other processes of this user and machine; return its name there."""
     faults = []
     for place in ("/dev/shm", tempfile.gettempdir()):  # noqa: S108 - a folder of our own below it
         try:
