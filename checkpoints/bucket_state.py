@@ -54,7 +54,7 @@ import re
 from bisect import bisect_left
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from kafkalog.checkpoints.commit_state import PartitionState, TopicState, WriterState
 from kafkalog.checkpoints.sealed_file import (
@@ -69,6 +69,7 @@ from kafkalog.checkpoints.sealed_file import (
 )
 from kafkalog.checkpoints.state_file import (
     WRITER_FIELDS,
+    add_line,
     check_topic_line,
     parse_topic,
     parse_writer,
@@ -725,30 +726,24 @@ def _parse(sealed: Sealed, name: str, others: Mapping[str, frozenset[str]]) -> _
         if "topic" in line:
             check_topic_line(name, number, line)
             key, topic = parse_topic(line)
-            _add(parsed.topics, key, topic)
+            add_line(parsed.topics, key, topic)
         elif "extents" in line:
             check_fields(name, number, line, _EXTENTS)
             place = (text(line["extents"]), natural(line["partition"]))
-            _add(parsed.extents, place, list(_extents(line["of"])))
+            add_line(parsed.extents, place, list(_extents(line["of"])))
         elif "replaced" in line:
             check_fields(name, number, line, _REPLACED)
             place = (text(line["replaced"]), natural(line["partition"]))
-            _add(parsed.replaced, place, list(_extents(line["of"])))
+            add_line(parsed.replaced, place, list(_extents(line["of"])))
         elif "writer" in line:
             check_fields(name, number, line, WRITER_FIELDS)
-            _add(parsed.writers, text(line["writer"]), parse_writer(line))
+            add_line(parsed.writers, text(line["writer"]), parse_writer(line))
         elif (kind := next((each for each in others if each in line), None)) is not None:
             check_fields(name, number, line, others[kind])
-            _add(parsed.lines, kind, line)
+            add_line(parsed.lines, kind, line)
         else:
             raise unknown_content(name, number, f"none of topic, extents, writer, but {line!r}")
     return parsed
-
-
-def _add(known: dict[Any, Any], key: object, value: object) -> None:
-    if key in known:
-        raise ValueError(f"there are two lines about {key!r:.100}")
-    known[key] = value
 
 
 def _object_name(name: str) -> str:

@@ -260,18 +260,6 @@ def _check(state: ReplicaState, given: object) -> None:
 
 
 # ----------------------------------------------------------------------------------------------
-# What the sink has committed: the state that every log directory keeps in ``kafkalog.commit``.
-#
-# One set of log directories has one state. Each directory holds a copy that differs only in the
-# name of the member it is; the copy with the highest sequence number is the truth, and the rename
-# that puts the first such copy in place is the commit. :mod:`~kafkalog.checkpoints.intent` is the
-# other half: what a commit in progress is about to do.
-#
-# The values are here. :mod:`~kafkalog.checkpoints.state_file` has the bytes,
-# :mod:`~kafkalog.checkpoints.committed` says how a reader finds the end of what is committed.
-
-
-# ----------------------------------------------------------------------------------------------
 # Which commit a state is of.
 #
 # A sequence number is not enough. If one of two writers has lost its locks, both may publish the
@@ -315,6 +303,15 @@ def load_stamp(directory: Path) -> CommitStamp | None:
 
 
 # ----------------------------------------------------------------------------------------------
+# What the sink has committed: the state that every log directory keeps in ``kafkalog.commit``.
+#
+# One set of log directories has one state. Each directory holds a copy that differs only in the
+# name of the member it is; the copy with the highest sequence number is the truth, and the rename
+# that puts the first such copy in place is the commit. :mod:`~kafkalog.checkpoints.intent` is the
+# other half: what a commit in progress is about to do.
+#
+# The values are here. :mod:`~kafkalog.checkpoints.state_file` has the bytes,
+# :mod:`~kafkalog.checkpoints.committed` says how a reader finds the end of what is committed.
 
 LOCK_FILE: Final = "kafkalog.lock"
 UNFINISHED_FOLDER: Final = "kafkalog.unfinished"

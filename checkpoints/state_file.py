@@ -125,6 +125,7 @@ __all__ = [
     "STATE_FILE",
     "WRITER_FIELDS",
     "StateContent",
+    "add_line",
     "changed_entries",
     "check_topic_line",
     "find_published",
@@ -482,10 +483,10 @@ def _read_snapshot(
     for number, line in numbered(sealed.lines):
         if "topic" in line:
             check_topic_line(path, number, line)
-            _add(topics, *parse_topic(line))
+            add_line(topics, *parse_topic(line))
         elif number > 2:
             check_fields(path, number, line, WRITER_FIELDS)
-            _add(writers, text(line["writer"]), parse_writer(line))
+            add_line(writers, text(line["writer"]), parse_writer(line))
     return StateSnapshot(snapshot_id, crc, which[1], topics, writers)
 
 
@@ -566,14 +567,14 @@ def _parse(path: Path, sealed: Sealed) -> CommitState:
     deleted: dict[str, DeletedTopic] = {}
     for line in others:
         if "topic" in line:
-            _add(topics, *parse_topic(line))
+            add_line(topics, *parse_topic(line))
         elif "deleted" in line:
             name = text(line["deleted"])
             validate_topic_name(name)
             gone = DeletedTopic(name, is_retired="retired" in line)
-            _add(deleted, _parse_key(name, line["id"]), gone)
+            add_line(deleted, _parse_key(name, line["id"]), gone)
         else:
-            _add(writers, text(line["writer"]), parse_writer(line))
+            add_line(writers, text(line["writer"]), parse_writer(line))
     state = CommitState(
         sequence=natural(head["sequence"]),
         set_id=text(head["set"]),
@@ -635,7 +636,8 @@ def _merged(topic: TopicState, before: TopicState, line: JsonObject) -> TopicSta
     )
 
 
-def _add(known: dict[str, Any], key: str, value: object) -> None:
+def add_line(known: dict[Any, Any], key: object, value: object) -> None:
+    """Take what a line says; a ValueError says that another one has said it."""
     if key in known:
         raise ValueError(f"there are two lines about {key!r:.100}")
     known[key] = value

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kafkalog.errors import BatchIdentityError, OptionError
-from kafkalog.jobs.cli.arguments import Json, Paths, Topic, data_of
+from kafkalog.jobs.cli.arguments import Hex, Json, Paths, Topic, data_of
 from kafkalog.jobs.cli.output import (
     PROBLEM,
     one_line_errors,
@@ -63,7 +63,6 @@ Partition = Annotated[
 Key = Annotated[
     str | None, typer.Option("--key", "-k", help="The key of lines that have none, as for kcat.")
 ]
-Hex = Annotated[bool, typer.Option("--hex", help="Keys and values are hexadecimal digits.")]
 Lines = Annotated[int, typer.Option("--commit-lines", min=1, help="Commit after so many lines.")]
 Seconds = Annotated[
     float,

@@ -38,6 +38,7 @@ __all__ = [
     "Producer",
     "Since",
     "Start",
+    "Template",
     "Tier",
     "Topic",
     "TopicName",
@@ -49,10 +50,6 @@ __all__ = [
     "topics_there",
     "with_tier",
 ]
-
-
-# ----------------------------------------------------------------------------------------------
-# Arguments that the commands share.
 
 
 # ----------------------------------------------------------------------------------------------
@@ -242,6 +239,10 @@ Group = Annotated[str | None, typer.Option(help="Records that this consumer grou
 Format = Annotated[
     str | None,
     typer.Option("--format", help="Print each record so, as kcat: '%t %p %o %T %k %s\\n'."),
+]
+Template = Annotated[
+    str | None,
+    typer.Option("--format", "-f", help="Print each record so, as kcat: '%t %p %o %T %k %s\\n'."),
 ]
 Hex = Annotated[bool, typer.Option("--hex", help="Keys and values are hexadecimal digits.")]
 

@@ -313,10 +313,6 @@ Limit = Annotated[
     int | None,
     typer.Option("--limit", "-n", min=1, help="End after so many records."),
 ]
-Template = Annotated[
-    str | None,
-    typer.Option("--format", "-f", help="Print each record so, as kcat: '%t %p %o %T %k %s\\n'."),
-]
 FollowLater = Annotated[bool, typer.Option("--follow", help="Continue with what comes later.")]
 
 
@@ -327,7 +323,7 @@ def consume(  # noqa: PLR0917 - what the command line offers
     partition: given.Partition = None,
     offset: Offset = None,
     limit: Limit = None,
-    template: Template = None,
+    template: given.Template = None,
     follow: FollowLater = False,
     since: given.Since = None,
     until: given.Until = None,

@@ -190,8 +190,7 @@ def _report(done: RecoveryReport, *, as_json: bool, dry_run: bool = False) -> No
 def _partition_rows(done: RecoveryReport) -> list[dict[str, Any]]:
     return [
         {
-            "topic": each.topic_partition.topic,
-            "partition": each.topic_partition.partition,
+            **each.topic_partition._asdict(),
             "topicId": None if each.key.startswith(":") else each.key,
             "path": str(each.where.path),
             "start": each.start,

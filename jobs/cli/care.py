@@ -34,12 +34,13 @@ from kafkalog.jobs.process.running import default_path, print_line
 from kafkalog.model import many
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from kafkalog.model import TopicPartition
     from kafkalog.streaming.admin.compaction import Compacted, Due
     from kafkalog.streaming.admin.retention import Deleted
     from kafkalog.streaming.admin.salvage import DamagedPlace, Salvaged
+    from kafkalog.streaming.log.swap import Removed
 
 
 __all__ = ["backup", "compact", "delete_records", "retain", "salvage", "shortened_rows"]
@@ -178,8 +179,7 @@ def _row(place: DamagedPlace) -> dict[str, Any]:
     damage = place.damage
     return {
         "place": place_name(place.topic_partition, damage),
-        "topic": place.topic_partition.topic,
-        "partition": place.topic_partition.partition,
+        **place.topic_partition._asdict(),
         "path": str(place.folder),
         "bytes": damage.size,
         "start": damage.start,
@@ -303,25 +303,32 @@ def _report(done: Deleted, *, as_json: bool, dry_run: bool = False) -> None:
     """Print what was found and done, and end with 1 if a person has to decide on something."""
     rows = shortened_rows(done)
     if as_json:
-        report = {
-            "dryRun": dry_run,
-            "set": done.set_id,
-            "partitions": rows,
-            "leftAlone": done.left_alone,
-            "removedFiles": done.removed.files,
-            "removedBytes": done.removed.bytes,
-            "problems": done.problems,
-        }
-        print_report(report)
+        report = _report_of(done, rows, dry_run=dry_run)
+        print_report({**report, "problems": done.problems})
     else:
         tell_dry_run(dry_run=dry_run)
         print_rows(rows, as_json=False)
         _print_left_alone(done.left_alone)
-        if done.removed.files:
-            print_line(
-                f"removed: {many(done.removed.files, 'file')}, {shown_size(done.removed.bytes)}"
-            )
+        _print_removed(done.removed)
     end_with(done.problems, as_json=as_json)
+
+
+def _report_of(
+    done: Deleted | Compacted, rows: Sequence[Mapping[str, Any]], *, dry_run: bool
+) -> dict[str, Any]:
+    return {
+        "dryRun": dry_run,
+        "set": done.set_id,
+        "partitions": rows,
+        "leftAlone": done.left_alone,
+        "removedFiles": done.removed.files,
+        "removedBytes": done.removed.bytes,
+    }
+
+
+def _print_removed(removed: Removed) -> None:
+    if removed.files:
+        print_line(f"removed: {many(removed.files, 'file')}, {shown_size(removed.bytes)}")
 
 
 def _print_left_alone(left_alone: Mapping[str, str]) -> None:
@@ -334,8 +341,7 @@ def shortened_rows(done: Deleted) -> list[dict[str, Any]]:
     """Return a row for each partition that was looked at."""
     return [
         {
-            "topic": each.topic_partition.topic,
-            "partition": each.topic_partition.partition,
+            **each.topic_partition._asdict(),
             "path": str(each.path),
             "startBefore": each.start_before,
             "start": each.start,
@@ -436,17 +442,8 @@ def _report_compaction(done: Compacted, *, as_json: bool, dry_run: bool) -> None
     deleted = [] if done.retention is None else shortened_rows(done.retention)
     problems = [*done.problems, *(done.retention.problems if done.retention else ())]
     if as_json:
-        report = {
-            "dryRun": dry_run,
-            "set": done.set_id,
-            "partitions": rows,
-            "leftAlone": done.left_alone,
-            "removedFiles": done.removed.files,
-            "removedBytes": done.removed.bytes,
-            "deleted": deleted,
-            "problems": problems,
-        }
-        print_report(report)
+        report = _report_of(done, rows, dry_run=dry_run)
+        print_report({**report, "deleted": deleted, "problems": problems})
     else:
         tell_dry_run(dry_run=dry_run)
         print_rows([{k: row[k] for k in row if k != "keyless"} for row in rows], as_json=False)
@@ -459,18 +456,14 @@ def _report_compaction(done: Compacted, *, as_json: bool, dry_run: bool) -> None
             if row["segments"]
         ]
         print_list(gone, "that were deleted")
-        if done.removed.files:
-            print_line(
-                f"removed: {many(done.removed.files, 'file')}, {shown_size(done.removed.bytes)}"
-            )
+        _print_removed(done.removed)
     end_with(problems, as_json=as_json)
 
 
 def _rows(done: Compacted) -> list[dict[str, Any]]:
     return [
         {
-            "topic": each.topic_partition.topic,
-            "partition": each.topic_partition.partition,
+            **each.topic_partition._asdict(),
             "path": str(each.path),
             "dirtyRatio": round(each.ratio, 3),
             "rounds": each.rounds,

@@ -45,10 +45,6 @@ IgnoreCase = Annotated[bool, typer.Option("--ignore-case", "-i", help="Ignore ca
 Count = Annotated[
     int | None, typer.Option("--limit", "-n", "--count", min=1, help="End after so many records.")
 ]
-Template = Annotated[
-    str | None,
-    typer.Option("--format", "-f", help="Print each record so, as kcat: '%t %p %o %T %k %s\\n'."),
-]
 
 
 @given.with_tier
@@ -67,7 +63,7 @@ def find(  # noqa: PLR0917 - what the command line offers
     producer: given.Producer = None,
     transactional_id: given.Transaction = None,
     count: Count = None,
-    template: Template = None,
+    template: given.Template = None,
     is_hex: given.Hex = False,
     isolation: READ_ISOLATION = Isolation.UNCOMMITTED,
     settings: SETTINGS = None,

@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kafkalog.errors import OptionError
-from kafkalog.jobs.cli.arguments import NO_TIER, Json, Paths, Tier, Topic, data_of, with_tier
+from kafkalog.jobs.cli.arguments import (
+    NO_TIER,
+    Hex,
+    Json,
+    Paths,
+    Tier,
+    Topic,
+    data_of,
+    with_tier,
+)
 from kafkalog.jobs.cli.output import end_if_nothing, one_line_errors, print_found
 from kafkalog.jobs.process.arguments import (
     READ_ISOLATION,
@@ -128,7 +137,6 @@ Key = Annotated[str | None, typer.Option("--key", "-k", help="The key.")]
 Prefix = Annotated[str | None, typer.Option(help="All keys that begin with it.")]
 Low = Annotated[str | None, typer.Option("--from", help="All keys from this one on, by bytes.")]
 High = Annotated[str | None, typer.Option("--to", help="All keys below this one.")]
-Hex = Annotated[bool, typer.Option("--hex", help="Keys and values are hexadecimal digits.")]
 Partition = Annotated[
     int | None,
     typer.Option(

@@ -13,6 +13,7 @@ from kafkalog.errors import OptionError
 from kafkalog.jobs.cli.arguments import (  # noqa: TC001 - typer reads them
     DryRun,
     Json,
+    Partition,
     Paths,
     TopicName,
 )
@@ -68,8 +69,7 @@ def replicas(paths: Paths, topic: TopicName = None, as_json: Json = False) -> No
 def replica_row(each: ReplicasView) -> dict[str, Any]:
     """Return what is shown of a partition; ``missing`` says why nodes of it are not there."""
     return {
-        "topic": each.key.topic,
-        "partition": each.key.partition,
+        **each.key._asdict(),
         "leader": each.leader,
         "replicas": list(each.replicas),
         "isr": list(each.isr),
@@ -162,8 +162,7 @@ def _lost_by(would: list[Elected]) -> Loss:
 
 def _row(each: Elected) -> dict[str, Any]:
     return {
-        "topic": each.key.topic,
-        "partition": each.key.partition,
+        **each.key._asdict(),
         "leaderBefore": each.leader_before,
         "leader": each.leader,
         "leaderEpoch": each.leader_epoch,
@@ -179,9 +178,6 @@ def _row(each: Elected) -> dict[str, Any]:
 Plan = Annotated[
     str | None,
     typer.Option(metavar="FILE", help="Kafka's JSON: which partitions on which nodes; - reads it."),
-]
-Partition = Annotated[
-    int | None, typer.Option("--partition", "-p", min=0, help="This partition only.")
 ]
 To = Annotated[str | None, typer.Option(metavar="NODES", help="Nodes for the topic, such as 0,2.")]
 Dir = Annotated[
@@ -310,8 +306,7 @@ def _move_folders(
         tell_dry_run(dry_run=dry_run)
     rows = [
         {
-            "topic": each.key.topic,
-            "partition": each.key.partition,
+            **each.key._asdict(),
             "from": str(each.log_dir),
             "to": str(each.target),
         }
@@ -355,8 +350,7 @@ def _text_of(plan: str) -> str:
 
 def _moving_row(each: Moving) -> dict[str, Any]:
     return {
-        "topic": each.key.topic,
-        "partition": each.key.partition,
+        **each.key._asdict(),
         "replicas": list(each.replicas),
         "adding": list(each.adding),
         "removing": list(each.removing),

@@ -49,10 +49,6 @@ __all__ = ["next_steps", "progress_on", "stderr_of_children_in", "work_folder"]
 
 
 # ----------------------------------------------------------------------------------------------
-# What the demo shows: progress with rates, and commands that look at what it left.
-
-
-# ----------------------------------------------------------------------------------------------
 # Where the demo works: a folder that no other demo uses, and a file for what Spark says.
 
 
@@ -97,6 +93,7 @@ def stderr_of_children_in(path: Path) -> Iterator[None]:
 
 
 # ----------------------------------------------------------------------------------------------
+# What the demo shows: progress with rates, and commands that look at what it left.
 
 
 class _Rate(ProgressColumn):

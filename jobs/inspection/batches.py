@@ -425,8 +425,7 @@ def _verified_segments(
         alone = partial(_checked, records=records)
         for segment, checked in check_segments(_segments(found, watch), alone, records):
             row = {
-                "topic": key.topic,
-                "partition": key.partition,
+                **key._asdict(),
                 "segment": segment.path.name,
                 "batches": checked.batches,
                 "bytes": checked.bytes,

@@ -97,8 +97,7 @@ class PartitionCount:
     def row(self, key: TopicPartition) -> Row:
         """Return it as a row of plain values."""
         return {
-            "topic": key.topic,
-            "partition": key.partition,
+            **key._asdict(),
             "records": self.records,
             "batches": self.batches,
             "bytes": self.bytes,

@@ -51,10 +51,6 @@ __all__ = ["GroupReaders", "LagMeter", "Reader", "ReadersNamed", "lag_of", "read
 
 
 # ----------------------------------------------------------------------------------------------
-# Who reads topics, and how far each has come: groups, and checkpoints of queries.
-
-
-# ----------------------------------------------------------------------------------------------
 # One that reads topics.
 
 

@@ -92,8 +92,7 @@ def _row(key: TopicPartition, folder: TieredPath, tier: Tier, end: Callable[[], 
     local = folder.local()
     bases = [] if local is None else base_offsets_of(segment_names(local), "")
     return {
-        "topic": key.topic,
-        "partition": key.partition,
+        **key._asdict(),
         "topicId": view.topic_id,
         "remoteStart": view.pieces[0].start if view.pieces else None,
         "remoteEnd": view.end if view.pieces else None,
@@ -153,8 +152,7 @@ def _rows_of_former_topics(
         objects = [entry.name for entry in tier.store.list_folder(each.folder)]
         rows.append(
             {
-                "topic": key.topic,
-                "partition": key.partition,
+                **key._asdict(),
                 "topicId": each.topic_id,
                 "remoteSegments": 0,
                 "orphans": [f"{each.folder}/{name}" for name in sorted(objects)],

@@ -113,8 +113,7 @@ def describe_partitions(
         known = committed.state.topic(key.topic, topic_id) if committed.state else None
         rows.append(
             {
-                "topic": key.topic,
-                "partition": key.partition,
+                **key._asdict(),
                 "topicId": topic_id,
                 "path": str(there[key].path),
                 "start": start,
@@ -196,8 +195,7 @@ def list_offsets(
     unread = watch.unread()
     rows = [
         {
-            "topic": key.topic,
-            "partition": key.partition,
+            **key._asdict(),
             "start": watch.seen_start(key).offset,
             "end": end,
             "unread": _length(unread.uncommitted.get(key) or unread.unfinished.get(key)),

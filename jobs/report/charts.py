@@ -153,10 +153,6 @@ def table(columns: Sequence[Column], rows: Iterable[tuple[Sequence[object], str 
 
 
 # ----------------------------------------------------------------------------------------------
-# Charts over time as inline SVG, drawn from what was measured of partitions.
-
-
-# ----------------------------------------------------------------------------------------------
 # Numbers and times for people: what a page says, and where the ticks of an axis lie.
 
 
@@ -279,6 +275,7 @@ def _month_ticks(start: int, end: int, number: int) -> list[tuple[int, str]]:
 
 
 # ----------------------------------------------------------------------------------------------
+# Charts over time as inline SVG, drawn from what was measured of partitions.
 
 MOST_SERIES: Final = 5
 """More topics than that cannot be told apart by their colours: the smaller ones are one."""

@@ -310,17 +310,14 @@ def _data(descriptor: int, start: int, end: int) -> Iterator[tuple[int, int]]:
 
 
 # ----------------------------------------------------------------------------------------------
-
-
-# ----------------------------------------------------------------------------------------------
 # Copy a replicated set into one folder, which is a set of one node then.
 #
 # Each partition is copied once, from a replica in sync. The copy can be read and written as it
 # is. Or it becomes the first of several nodes, whose others are empty, and is copied to these by
 # the next writes (:mod:`~kafkalog.streaming.store.open_set`).
 #
-# It is copied in passes, as a set of one node is (:mod:`~kafkalog.streaming.admin.backup`). A
-# partition is copied from where it was found first, as long as that is in sync.
+# It is copied in passes, as a set of one node is. A partition is copied from where it was found
+# first, as long as that is in sync.
 
 
 _CHECKPOINTS: Final = (CLEANER_OFFSET, LOG_START_OFFSET, RECOVERY_POINT, HIGH_WATERMARK)

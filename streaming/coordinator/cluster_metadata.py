@@ -1,9 +1,8 @@
 """The log in which a cluster keeps its metadata (KRaft): its records, and the settings of topics.
 
 ``__cluster_metadata-0`` lies in a broker's first log directory. It has snapshots and a log; the
-newest snapshot and the log after it are the cluster. Every record is one message in a frame::
-
-    uvarint frame version (1), uvarint api key, uvarint version, message of that version
+newest snapshot and the log after it are the cluster. Every record is one message in a frame
+(:func:`~kafkalog.streaming.coordinator.message_schema.read_frame`).
 
 A fold over them (:class:`Replay`) takes the kinds that it knows; every other record is passed over.
 Records of a metadata transaction count from its end on, and those of an aborted one never.
@@ -30,7 +29,6 @@ from kafkalog.files.system import remembered
 from kafkalog.model import CLUSTER_METADATA_TOPIC, TopicPartition
 from kafkalog.streaming.coordinator.message_schema import (
     Field,
-    MessageReader,
     Schema,
     array_of,
     int8,
@@ -39,6 +37,7 @@ from kafkalog.streaming.coordinator.message_schema import (
     int64,
     nullable_array_of,
     nullable_string,
+    read_frame,
     string,
     struct_of,
     uuid,
@@ -86,7 +85,6 @@ _LOG: Final = logging.getLogger("kafkalog.source")
 _PARTITION: Final = TopicPartition(CLUSTER_METADATA_TOPIC, 0)
 _FOLDER: Final = f"{CLUSTER_METADATA_TOPIC}-0"
 _SNAPSHOT: Final = re.compile(r"(\d{20})-(\d{10})\.checkpoint")
-_FRAME: Final = 1
 _OF_TOPIC: Final = 2
 """The type of resource whose settings are a topic's (Kafka ``ConfigResource.Type``)."""
 
@@ -215,12 +213,7 @@ class MetadataRecord(NamedTuple):
         """
         if value is None:
             raise CorruptRecordError("a record of the metadata has no value")
-        reader = MessageReader(value, 0, flexible=True, field="frame")
-        frame = reader.uvarint()
-        if frame != _FRAME:
-            raise UnsupportedFormatError(f"frame version {frame} is not known ({_FRAME} is)")
-        kind, version = reader.uvarint(), reader.uvarint()
-        return cls(kind, version, reader.take(reader.remaining))
+        return cls(*read_frame(value))
 
     def fields(self) -> Fields:
         """Decode the message, of a kind that is among ``RECORD_SCHEMAS``.

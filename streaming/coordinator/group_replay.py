@@ -312,10 +312,6 @@ def _decode_commit(commit: _Commit) -> tuple[str, TopicPartition, CommittedOffse
 
 
 # ----------------------------------------------------------------------------------------------
-# Groups and their positions, read from the log of a ``__consumer_offsets`` partition.
-
-
-# ----------------------------------------------------------------------------------------------
 # The positions of consumer groups, read from the log of a ``__consumer_offsets`` partition.
 #
 # The replay needs producer ids and transaction markers, which no client ever gets. They stand in

@@ -51,6 +51,7 @@ __all__ = [
     "nullable_bytes",
     "nullable_string",
     "plain_bytes",
+    "read_frame",
     "string",
     "struct_of",
     "tagged_struct_of",
@@ -288,3 +289,26 @@ class Schema:
                 f"{self.name} version {version} is not known (0 to {self.last_version} are)"
             )
         return self.read(MessageReader(data, version, flexible=version >= self.first_flexible))
+
+
+# ----------------------------------------------------------------------------------------------
+# The frame of the records of ``__cluster_metadata`` and ``__remote_log_metadata``::
+#
+#     uvarint frame version (1), uvarint api key, uvarint version, message of that version
+
+
+_FRAME: Final = 1
+
+
+def read_frame(value: bytes) -> tuple[int, int, bytes]:
+    """Return the api key of a message, its version, and the message, which is not decoded yet.
+
+    Raises:
+        UnsupportedFormatError: a frame that is not known.
+        CorruptRecordError: the bytes are no frame.
+    """
+    reader = MessageReader(value, 0, flexible=True, field="frame")
+    frame = reader.uvarint()
+    if frame != _FRAME:
+        raise UnsupportedFormatError(f"frame version {frame} is not known ({_FRAME} is)")
+    return reader.uvarint(), reader.uvarint(), reader.take(reader.remaining)

@@ -1,8 +1,7 @@
 """The records of ``__remote_log_metadata``: which segments a broker has in its remote tier.
 
-A record's key is null. Its value is a message in a frame::
-
-    uvarint frame version (1), uvarint api key, uvarint version, message of that version
+A record's key is null. Its value is a message in a frame
+(:func:`~kafkalog.streaming.coordinator.message_schema.read_frame`); by its api key:
 
 ====  ==================  =======================================================================
 0     SegmentMetadata     a copy was started: the segment's offsets, leader epochs, size
@@ -26,13 +25,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from kafkalog.errors import CorruptRecordError, UnsupportedFormatError
 from kafkalog.streaming.coordinator.message_schema import (
     Field,
-    MessageReader,
     Schema,
     array_of,
     int8,
     int32,
     int64,
     nullable_bytes,
+    read_frame,
     string,
     struct_of,
     uuid,
@@ -41,7 +40,7 @@ from kafkalog.streaming.coordinator.message_schema import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from kafkalog.streaming.coordinator.message_schema import Fields
+    from kafkalog.streaming.coordinator.message_schema import Fields, MessageReader
 
 __all__ = [
     "REMOTE_LOG_METADATA_TOPIC",
@@ -62,7 +61,6 @@ SEGMENT_STATES: Final = {
 }
 """Of ``RemoteLogSegmentState``; those of a partition's deletion are 0 marked, 1 started, 2 done."""
 
-_FRAME: Final = 1
 _SEGMENT, _UPDATE, _PARTITION_DELETE, _SNAPSHOT = range(4)
 _STARTED, _FINISHED, _DELETING, _DELETED = range(4)
 
@@ -142,16 +140,11 @@ def decode_remote_log_record(value: bytes) -> RemoteLogRecord:
         UnsupportedFormatError: a frame, a kind of record or a version that is not known.
         CorruptRecordError: the bytes are no such message.
     """
-    reader = MessageReader(value, 0, flexible=True, field="frame")
-    frame = reader.uvarint()
-    if frame != _FRAME:
-        raise UnsupportedFormatError(f"frame version {frame} is not known ({_FRAME} is)")
-    api_key, version = reader.uvarint(), reader.uvarint()
+    api_key, version, message = read_frame(value)
     if api_key not in _SCHEMAS:
         raise UnsupportedFormatError(f"api key {api_key} is not known (0 to {_SNAPSHOT} are)")
     schema = _SCHEMAS[api_key]
-    fields = schema.decode(reader.take(reader.remaining), version)
-    return RemoteLogRecord(schema.name, api_key, fields)
+    return RemoteLogRecord(schema.name, api_key, schema.decode(message, version))
 
 
 class RemoteSegment(NamedTuple):

@@ -317,7 +317,7 @@ def find_unknown(
 
 
 @inlined
-def _is_below(left: Bytes, start: int, length: int, right: Bytes, size: int) -> bool:
+def is_below(left: Bytes, start: int, length: int, right: Bytes, size: int) -> bool:
     """Return whether ``left[start : start + length]`` lies below ``right[:size]``."""
     for i in range(min(length, size)):
         if left[start + i] != right[i]:
@@ -360,7 +360,7 @@ def keys_between(
             continue
         if start < 0 or length > source.shape[0] - start:
             return BROKEN
-        if _is_below(source, start, length, low, low_size):
+        if is_below(source, start, length, low, low_size):
             continue
-        inside[row] = high_size < 0 or _is_below(source, start, length, high, high_size)
+        inside[row] = high_size < 0 or is_below(source, start, length, high, high_size)
     return 0

@@ -242,9 +242,6 @@ def _cut(piece: SegmentSlice, fed: list[BatchTable], most: int) -> list[SegmentS
 
 
 # ----------------------------------------------------------------------------------------------
-
-
-# ----------------------------------------------------------------------------------------------
 # Rows of records whose offsets are known: what was spilled, and is read from the log at last.
 
 

@@ -65,10 +65,6 @@ __all__ = [
 
 
 # ----------------------------------------------------------------------------------------------
-# The newest record of one key, looked for from the end of its partition backwards.
-
-
-# ----------------------------------------------------------------------------------------------
 # The hashed keys of pieces of a log: what look-ups keep in the process' cache.
 #
 # A piece costs 8 bytes for each record and 40 for each batch there, a small part of what it is
@@ -291,6 +287,7 @@ def _is_as_before(piece: SegmentSlice, known: PieceHashes) -> bool:
 
 
 # ----------------------------------------------------------------------------------------------
+# The newest record of one key, looked for from the end of its partition backwards.
 
 
 def find_key(

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from kafkalog.streaming.lookup.key_kernels import is_below
 from kafkalog.streaming.records.byte_kernels import copy_bytes
 from kafkalog.streaming.records.jit.inline import inlined
 from kafkalog.streaming.records.jit.kernel import kernel
@@ -485,7 +486,7 @@ def scan(
         start, size, value, value_length = _at(arena, used, links[node])
         if start < 0:
             return BROKEN
-        if high_length >= 0 and not _is_below(arena, start, size, high, high_length):
+        if high_length >= 0 and not is_below(arena, start, size, high, high_length):
             node = 0
             break
         is_same = size == last_length
@@ -507,12 +508,3 @@ def scan(
     cursor[1] = last
     cursor[2] = last_length
     return count
-
-
-@inlined
-def _is_below(left: Bytes, start: int, length: int, right: Bytes, size: int) -> bool:
-    """Return whether ``left[start : start + length]`` lies below ``right[:size]``."""
-    for i in range(min(length, size)):
-        if left[start + i] != right[i]:
-            return bool(left[start + i] < right[i])
-    return length < size

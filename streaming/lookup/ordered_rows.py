@@ -174,10 +174,6 @@ def _check(answer: int) -> int:
 
 
 # ----------------------------------------------------------------------------------------------
-# Rows in the order of their keys, however many there are: a memtable, and sorted runs on disk.
-
-
-# ----------------------------------------------------------------------------------------------
 # Rows as entries of a memtable, which puts them in the order of their keys and partitions.
 #
 # An entry has the key of a row, and its value tells which row it is. Its sequence number counts
@@ -399,6 +395,7 @@ class _Head:
 
 
 # ----------------------------------------------------------------------------------------------
+# Rows in the order of their keys, however many there are: a memtable, and sorted runs on disk.
 
 _SMALLEST_BLOCK: Final = 16 << 10
 

@@ -40,10 +40,6 @@ __all__ = [
 
 
 # ----------------------------------------------------------------------------------------------
-# Files open for positioned reads: what a reader needs of one, and a local one.
-
-
-# ----------------------------------------------------------------------------------------------
 # A file that is open for positioned reads: what a reader needs of a place where logs lie.
 
 
@@ -193,10 +189,6 @@ class LocalFile:
             os.close(descriptor)
 
     __del__ = close
-
-
-# ----------------------------------------------------------------------------------------------
-# Open a file of a log wherever it lies.
 
 
 # ----------------------------------------------------------------------------------------------
@@ -405,6 +397,7 @@ class RemoteFile:
 
 
 # ----------------------------------------------------------------------------------------------
+# Open a file of a log wherever it lies.
 
 
 def open_file(path: Path | str) -> OpenFile:
