@@ -36,10 +36,8 @@ from kafkalog.streaming.groups.group_commits import (
 )
 from kafkalog.streaming.groups.member_files import (
     LOOK_S,
-    MemberFolder,
-    MemberObjects,
     Watch,
-    remove_member,
+    members_of,
     sign_name,
 )
 from kafkalog.streaming.groups.planned_commit import remove_plans
@@ -168,15 +166,12 @@ def _publish(
         records += [(key, None) for key in sorted(state.newer_keys)]
     commits.change(state.record, positions, records)
     for member in state.record.members:
-        if commits.bucket is None:
-            remove_member(commits.folder(), commits.group, member)
-        else:
-            MemberObjects(commits.bucket, commits.group, 0).remove(member)
+        members_of(commits, 0).remove(member)
 
 
 def _when_empty(commits: GroupCommits, *, dry_run: bool) -> GroupState:
     """Return the group once none of its members can live."""
-    folder = _members(commits)
+    folder = members_of(commits, _LONGEST_STEP_S)
     watch = Watch(commits.group, longest_step_s=_LONGEST_STEP_S)
     seen: dict[str, int] = {}
     while True:
@@ -197,12 +192,6 @@ def _when_empty(commits: GroupCommits, *, dry_run: bool) -> GroupState:
             _tell_wait(commits.group, state, present, dry_run=dry_run)
         seen |= counters
         system.sleep(LOOK_S)
-
-
-def _members(commits: GroupCommits) -> MemberFolder | MemberObjects:
-    if commits.bucket is None:
-        return MemberFolder(commits.folder(), commits.group)
-    return MemberObjects(commits.bucket, commits.group, _LONGEST_STEP_S)
 
 
 def _tell_wait(group: str, state: GroupState, present: Collection[str], *, dry_run: bool) -> None:

@@ -46,11 +46,13 @@ from kafkalog.model import TopicPartition
 from kafkalog.streaming.groups.assignors import NO_GENERATION, STRATEGIES
 from kafkalog.streaming.groups.rebalance import MemberSettings, Presence
 from kafkalog.streaming.store.identity import staging_hash
+from kafkalog.streaming.store.locks import check_no_broker, seems_held_by_broker
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
+    from kafkalog.streaming.groups.group_commits import GroupCommits
     from kafkalog.streaming.groups.rebalance import GroupRecord
     from kafkalog.streaming.objects.bucket_store import BucketRoot
 
@@ -67,7 +69,7 @@ __all__ = [
     "MemberObjects",
     "Sign",
     "Watch",
-    "remove_member",
+    "members_of",
     "sign_name",
 ]
 
@@ -188,16 +190,47 @@ def _fenced(group: str, member: str) -> FencedMemberError:
 
 
 class MemberFolder:
-    """Reads the files of a group's members again and again. Not thread safe.
+    """The files of a group's members, which are read again and again. Not thread safe.
 
     The folder is listed only when it may have changed. A text is parsed only when it has.
     """
 
     def __init__(self, folder: Path, group: str) -> None:
-        self._folder = folder
+        self.folder = folder
         self._group = group
         self._names = Watched([folder], self._list)
         self._texts: dict[str, tuple[bytes, Sign]] = {}
+
+    def __str__(self) -> str:
+        return str(self.folder)
+
+    def another(self) -> MemberFolder:
+        """Return one more, for another thread."""
+        return MemberFolder(self.folder, self._group)
+
+    def file(self, member: str) -> MemberFile:
+        """Return a member's own file, which it makes."""
+        return MemberFile(self.folder, self._group, member)
+
+    def beats_every_s(self, interval_s: float) -> float:
+        """Return how often a member says that it lives, which was told to in ``interval_s``."""
+        return interval_s
+
+    def check_no_broker(self) -> None:
+        """Refuse a folder that a broker holds.
+
+        Raises:
+            LogDirectoryError: it does.
+        """
+        check_no_broker(self.folder, timeout_ms=0)
+
+    def seems_held_by_broker(self) -> bool:
+        """Whether a broker holds the folder, as far as a look tells."""
+        return seems_held_by_broker(self.folder)
+
+    def remove(self, member: str) -> None:
+        """Take away the file of a member that the group goes on without."""
+        (self.folder / sign_name(self._group, member)).unlink(missing_ok=True)
 
     def look_again(self) -> None:
         """Have the next :meth:`read` look, which each does here."""
@@ -213,7 +246,7 @@ class MemberFolder:
         texts = {}
         for name in self._names.value:
             try:
-                data = read_regular(self._folder / name, limit=_MOST_BYTES)
+                data = read_regular(self.folder / name, limit=_MOST_BYTES)
             except (FileNotFoundError, LogDirectoryError):
                 continue  # it has left meanwhile, or is nothing of ours
             if len(data) < _HEAD.size:
@@ -233,7 +266,7 @@ class MemberFolder:
 
     def _list(self) -> list[str]:
         prefix = _prefix(self._group)
-        with os.scandir(self._folder) as entries:
+        with os.scandir(self.folder) as entries:
             return sorted(each.name for each in entries if each.name.startswith(prefix))
 
     def _sign(self, counter: int, text: bytes, size: int, checksum: int) -> Sign:
@@ -263,6 +296,28 @@ class MemberObjects:
         self._signs: dict[str, Sign] = {}
         """By the names of objects."""
         self._mutex = system.lock()
+
+    def __str__(self) -> str:
+        return self.folder
+
+    def another(self) -> MemberObjects:
+        """Return what another thread uses: the same."""
+        return self
+
+    def file(self, member: str) -> MemberObject:
+        """Return a member's own object, which it makes."""
+        return MemberObject(self, member)
+
+    def beats_every_s(self, interval_s: float) -> float:
+        """Return how often a member says that it lives: twice in its session time-out at most."""
+        return max(interval_s, self._interval_s / 2)
+
+    def check_no_broker(self) -> None:
+        """No broker gets a bucket."""
+
+    def seems_held_by_broker(self) -> bool:
+        """No broker gets a bucket."""
+        return False
 
     def look_again(self) -> None:
         """Have the next :meth:`read` list the names."""
@@ -397,9 +452,11 @@ class MemberObject:
             others.look_again()
 
 
-def remove_member(folder: Path, group: str, member: str) -> None:
-    """Take away the file of a member that the group goes on without."""
-    (folder / sign_name(group, member)).unlink(missing_ok=True)
+def members_of(commits: GroupCommits, interval_s: float) -> MemberFolder | MemberObjects:
+    """Return where the members of a group say that they live; for the interval see there."""
+    if commits.bucket is None:
+        return MemberFolder(commits.folder(), commits.group)
+    return MemberObjects(commits.bucket, commits.group, interval_s)
 
 
 def sign_name(group: str, member: str) -> str:

@@ -35,16 +35,14 @@ from kafkalog.streaming.groups.member_files import (
     GROUP_LOCK_PREFIX,
     INSTANCE_LOCK_PREFIX,
     LOOK_S,
-    MemberFile,
     MemberFolder,
-    MemberObject,
     MemberObjects,
     Watch,
-    remove_member,
+    members_of,
 )
 from kafkalog.streaming.groups.rebalance import Presence, next_record
 from kafkalog.streaming.store.identity import staging_hash
-from kafkalog.streaming.store.locks import DirectoryLocks, check_no_broker, seems_held_by_broker
+from kafkalog.streaming.store.locks import DirectoryLocks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -134,84 +132,9 @@ class InstanceLock(_FileLock):
         super().__init__(folder, name, f"{instance!r} of group {group!r}")
 
 
-# ----------------------------------------------------------------------------------------------
-# Where the members of a group say that they live: in a folder, or in a log in an object store.
-
-
-class _InFolder:
-    """Files in the directory of the set's first member id."""
-
-    def __init__(self, commits: GroupCommits, session_timeout_ms: int) -> None:
-        del session_timeout_ms
-        self._folder = commits.folder()
-        self._group = commits.group
-
-    def beats_every_s(self, heartbeat_interval_ms: int) -> float:
-        return heartbeat_interval_ms / 1000
-
-    def file(self, member: str) -> MemberFile | MemberObject:
-        return MemberFile(self._folder, self._group, member)
-
-    def reader(self) -> MemberFolder | MemberObjects:
-        return MemberFolder(self._folder, self._group)
-
-    def remove(self, member: str) -> None:
-        remove_member(self._folder, self._group, member)
-
-    def lock(self) -> GroupLock | _NoLock:
-        return GroupLock(self._folder, self._group)
-
-    def is_left_by(self, commits: GroupCommits) -> bool:
-        return commits.is_elsewhere(self._folder)
-
-    def check_no_broker(self) -> None:
-        check_no_broker(self._folder, timeout_ms=0)
-
-    def seems_held_by_broker(self) -> bool:
-        return seems_held_by_broker(self._folder)
-
-    def __str__(self) -> str:
-        return str(self._folder)
-
-
-class _InBucket(_InFolder):
-    """Objects beside the commits. There are no locks: of two that decide one does by its commit."""
-
-    def __init__(self, commits: GroupCommits, session_timeout_ms: int) -> None:
-        assert commits.bucket is not None  # noqa: S101 - who makes it has looked
-        self._session_s = session_timeout_ms / 1000
-        self._objects = MemberObjects(commits.bucket, commits.group, self._session_s)
-
-    def beats_every_s(self, heartbeat_interval_ms: int) -> float:
-        return max(heartbeat_interval_ms / 1000, self._session_s / 2)
-
-    def file(self, member: str) -> MemberFile | MemberObject:
-        return MemberObject(self._objects, member)
-
-    def reader(self) -> MemberFolder | MemberObjects:
-        return self._objects
-
-    def remove(self, member: str) -> None:
-        self._objects.remove(member)
-
-    def lock(self) -> _NoLock:
-        return _NoLock()
-
-    def is_left_by(self, commits: GroupCommits) -> bool:
-        del commits
-        return False
-
-    def check_no_broker(self) -> None:
-        """No broker gets a bucket."""
-
-    def seems_held_by_broker(self) -> bool:
-        return False
-
-    def __str__(self) -> str:
-        return self._objects.folder
-
-
 class _NoLock(AbstractContextManager["_NoLock"]):
+    """In a log in an object store there are no locks: of two that decide one does by its commit."""
+
     is_held = True
 
     def __exit__(self, *_: object) -> None:
@@ -266,16 +189,14 @@ class GroupMember:
         """
         self._commits = commits
         self._beginnings_of = beginnings_of
-        in_folder = commits.bucket is None
-        self._place = (_InFolder if in_folder else _InBucket)(commits, settings.session_timeout_ms)
-        self._interval_s = self._place.beats_every_s(heartbeat_interval_ms)
+        self._members = members_of(commits, settings.session_timeout_ms / 1000)
+        self._interval_s = self._members.beats_every_s(heartbeat_interval_ms / 1000)
         self._longest_s = max_poll_interval_ms / 1000
         self.member_id = f"{settings.instance or settings.client_id}-{system.random_id()}"
-        self._file = self._place.file(self.member_id)
-        self._members = self._place.reader()
+        self._file = self._members.file(self.member_id)
         self._watch = Watch(commits.group, longest_step_s=self._interval_s)
         self._watching = system.lock()
-        self._of_thread = commits.another(), self._place.reader()
+        self._of_thread = commits.another(), self._members.another()
         self._begun_anew: tuple[GroupState | None, frozenset[TopicPartition]] = None, frozenset()
         """What is to be given anew, as of a state."""
         self._presence = Presence(settings, strategy)
@@ -309,7 +230,7 @@ class GroupMember:
             OSError: that cannot be written.
         """
         with self._fenced_elsewhere():
-            self._place.check_no_broker()
+            self._members.check_no_broker()
             self._remove_predecessors()
             self._file.create(self._presence)
 
@@ -327,7 +248,7 @@ class GroupMember:
             if member is None or said is None or member in known:
                 continue
             if said.settings.instance == instance:
-                self._place.remove(member)
+                self._members.remove(member)
 
     def start_heartbeats(self, act: Callable[[], object] | None = None) -> None:
         """Start the thread that looks until :meth:`fall_silent`; it does :meth:`beat`, or ``act``.
@@ -397,10 +318,11 @@ class GroupMember:
         return state
 
     def _check_place(self) -> None:
-        if self._place.is_left_by(self._commits):
+        place = self._members
+        if isinstance(place, MemberFolder) and self._commits.is_elsewhere(place.folder):
             raise FencedMemberError(
                 f"the files of the members of group {self._commits.group!r} are not in "
-                f"{self._place} any more: a node of the set has gone, or is back. Join again"
+                f"{place} any more: a node of the set has gone, or is back. Join again"
             )
 
     @contextmanager
@@ -502,13 +424,13 @@ class GroupMember:
         now_s = system.monotonic()
         if now_s - self._beat_s >= self._interval_s:
             self._beat_s = now_s
-            if not self._place.seems_held_by_broker():
+            if not self._members.seems_held_by_broker():
                 self._file.beat()
 
     @shielded_part
     def _decide(self) -> None:
         """Publish what follows now, unless somebody else is about to."""
-        with self._place.lock() as lock:
+        with self._lock() as lock:
             if not lock.is_held and not self._has_waited():
                 return
             state = self._commits.look()
@@ -526,7 +448,13 @@ class GroupMember:
                 state.record, found, beginnings, stands, topic_ids, forgotten=forgotten
             ):
                 for member in gone:
-                    self._place.remove(member)
+                    self._members.remove(member)
+
+    def _lock(self) -> GroupLock | _NoLock:
+        place = self._members
+        if isinstance(place, MemberFolder):
+            return GroupLock(place.folder, self._commits.group)
+        return _NoLock()
 
     def _has_waited(self) -> bool:
         """Return whether who has the group's lock stands still: it was about to decide long ago."""

@@ -16,7 +16,6 @@ from kafkalog.streaming.groups.member_files import (
     MemberFile,
     MemberFolder,
     Sign,
-    remove_member,
     sign_name,
 )
 from kafkalog.streaming.groups.rebalance import MemberSettings, Presence
@@ -60,7 +59,7 @@ def test_what_a_member_says_is_read_and_its_counter_moves_with_each_heartbeat(
 def test_a_member_whose_file_was_taken_away_does_not_make_it_again(tmp_path: Path) -> None:
     file = MemberFile(tmp_path, "g", "A")
     file.create(WISH)
-    remove_member(tmp_path, "g", "A")
+    MemberFolder(tmp_path, "g").remove("A")
     with pytest.raises(FencedMemberError, match="group 'g' has gone on without member 'A'"):
         file.beat()
     with pytest.raises(FencedMemberError, match="join again"):
