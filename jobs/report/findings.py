@@ -128,11 +128,7 @@ def _unknown(facts: Facts) -> Iterator[Finding]:
         errors.setdefault(str(error), (error.remedy, []))[1].append(_PARTS[part])
     for text, (remedy, parts) in errors.items():
         where = f"{', '.join(parts)}: not all is known"
-        yield Finding(True, where, [text], _without_marks(remedy), [_line("verify", facts)])
-
-
-def _without_marks(remedy: str) -> str:
-    return remedy.replace("`", "")
+        yield Finding(True, where, [text], remedy.replace("`", ""), [_line("verify", facts)])
 
 
 def new_warnings(facts: Facts, findings: Sequence[Finding]) -> list[str]:

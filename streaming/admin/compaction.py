@@ -248,7 +248,7 @@ def _logs(
             ends_swaps=not dry_run,
             internal={OFFSETS_TOPIC},
         ):
-            key, settings = log.where.topic_partition, _settings(wanted, log)
+            key, settings = log.where.topic_partition, _settings_of(wanted, log.topic)
             reason = _reason_against(key.topic, settings)
             if reason is not None:
                 plan.left_alone[key.topic] = reason
@@ -262,10 +262,6 @@ def _logs(
                 plan.shortens.add(key)
             logs.append((log, settings))
     return logs
-
-
-def _settings(wanted: Wanted, log: ManagedLog) -> dict[str, str]:
-    return _settings_of(wanted, log.topic)
 
 
 def _settings_of(wanted: Wanted, topic: TopicState) -> dict[str, str]:

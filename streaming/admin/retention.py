@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -323,12 +322,12 @@ def retain(
         wait_ms=wait_ms,
     ) as log_set:
         check_known(log_set.state, log_set.directories, topic)
-        concerns = functools.partial(_concerns, topic)
-        return retain_set(log_set, config=config or {}, concerns=concerns, dry_run=dry_run)
-
-
-def _concerns(topic: str | None, key: TopicPartition) -> bool:
-    return topic in {None, key.topic}
+        return retain_set(
+            log_set,
+            config=config or {},
+            concerns=lambda key: topic in {None, key.topic},
+            dry_run=dry_run,
+        )
 
 
 def retain_set(

@@ -182,13 +182,9 @@ def _fill_value(
 
 
 def _offsets_key(fields: Fields) -> _Columns:
-    return {
-        "group": fields.get("group", fields.get("groupId")),
-        "topic": fields.get("topic"),
-        "partition": fields.get("partition"),
-        "memberId": fields.get("memberId"),
-        "regularExpression": fields.get("regularExpression"),
-    }
+    names = ("topic", "partition", "memberId", "regularExpression")
+    group = fields.get("group", fields.get("groupId"))
+    return {"group": group, **{name: fields.get(name) for name in names}}
 
 
 def _offsets_value(record_type: RecordType, fields: Fields, row: _Row) -> _Columns:
@@ -211,26 +207,18 @@ def _offset_commit(fields: Fields, row: _Row) -> _Columns:
 
 
 def _group_metadata(fields: Fields, row: _Row) -> Fields:
-    protocol_type = fields["protocolType"]
+    is_consumer = fields["protocolType"] == CONSUMER_PROTOCOL_TYPE
     return {
-        "protocolType": protocol_type,
-        "generation": fields["generation"],
-        "protocol": fields["protocol"],
-        "leader": fields["leader"],
+        **{name: fields[name] for name in ("protocolType", "generation", "protocol", "leader")},
         "currentStateTimestamp": row.timestamp(fields, "currentStateTimestamp"),
-        "members": [
-            _member(member, row, is_consumer=protocol_type == CONSUMER_PROTOCOL_TYPE)
-            for member in fields["members"]
-        ],
+        "members": [_member(each, row, is_consumer=is_consumer) for each in fields["members"]],
     }
 
 
 def _member(fields: Fields, row: _Row, *, is_consumer: bool) -> Fields:
+    names = ("memberId", "groupInstanceId", "clientId", "clientHost")
     member = {
-        "memberId": fields["memberId"],
-        "groupInstanceId": fields["groupInstanceId"],
-        "clientId": fields["clientId"],
-        "clientHost": fields["clientHost"],
+        **{name: fields[name] for name in names},
         "rebalanceTimeoutMs": fields["rebalanceTimeout"],
         "sessionTimeoutMs": fields["sessionTimeout"],
         "subscriptionBytes": fields["subscription"],

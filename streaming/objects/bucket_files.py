@@ -6,7 +6,6 @@ beside them lies ``partition.metadata``, and in the root ``kafkalog.commit``. No
 
 from __future__ import annotations
 
-import hashlib
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -15,7 +14,7 @@ import numpy as np
 from kafkalog.checkpoints.bucket_state import object_path
 from kafkalog.checkpoints.commit_state import STATE_FILE, CommitState
 from kafkalog.checkpoints.state_file import state_bytes
-from kafkalog.files.remote_path import RemoteEntry
+from kafkalog.files.remote_path import RemoteEntry, hash_number
 from kafkalog.model import partition_directory_name
 from kafkalog.streaming.log.files import LOG, OFFSET_INDEX, TIME_INDEX, TXN_INDEX, file_name
 
@@ -33,7 +32,6 @@ __all__ = [
     "SealedIndex",
     "Segment",
     "files_of_state",
-    "hash_number",
     "segment_number",
 ]
 
@@ -239,9 +237,3 @@ def _indexes(segment: Segment, log_id: str) -> Iterator[tuple[str, bytes | Seale
         if extent.max_timestamp > (times[-1][0] if times else -1):
             times.append((extent.max_timestamp, extent.end_offset - 1 - base))
     yield ".timeindex", np.array(times, [("time", ">i8"), ("offset", ">i4")]).tobytes()
-
-
-def hash_number(*parts: str) -> int:
-    """Return 56 bits that tell the file with these names from every other one."""
-    digest = hashlib.blake2b(" ".join(parts).encode(), digest_size=7).digest()
-    return int.from_bytes(digest, "big")

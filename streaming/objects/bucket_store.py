@@ -19,7 +19,7 @@ from kafkalog.checkpoints.bucket_state import object_path
 from kafkalog.errors import CorruptRecordError, DataLossError, LogDirectoryError, OptionError
 from kafkalog.files.objects import open_objects
 from kafkalog.files.open_file import forget_remote
-from kafkalog.files.remote_path import RemoteEntry, RemotePath, RemoteStatus
+from kafkalog.files.remote_path import RemoteEntry, RemotePath, RemoteStatus, hash_number
 from kafkalog.files.storage import STORE, RemoteRoot, is_object_uri
 from kafkalog.files.system import remembered, system
 from kafkalog.streaming.objects.bucket_files import (
@@ -29,7 +29,6 @@ from kafkalog.streaming.objects.bucket_files import (
     SealedIndex,
     Segment,
     files_of_state,
-    hash_number,
 )
 from kafkalog.streaming.objects.bucket_log import BucketLog
 from kafkalog.streaming.objects.numbered_extents import NumberedExtents, gone_error, joined

@@ -7,7 +7,6 @@ one that is deleted locally while a query runs is read from the store.
 
 from __future__ import annotations
 
-import hashlib
 from collections import OrderedDict
 from contextlib import suppress
 from pathlib import Path
@@ -22,7 +21,7 @@ from kafkalog.errors import (
     OptionError,
 )
 from kafkalog.files.regular import read_regular
-from kafkalog.files.remote_path import RemoteEntry, RemotePath, RemoteStatus
+from kafkalog.files.remote_path import RemoteEntry, RemotePath, RemoteStatus, hash_number
 from kafkalog.files.remote_store import open_store, read_opened
 from kafkalog.files.system import forgotten_when_forked, remembered, system
 from kafkalog.files.watch import is_settled, stamp_of
@@ -328,9 +327,9 @@ def _view(topic_id: str | None, pieces: list[Piece], lost: frozenset[str]) -> Ti
                 names[file_name(segment.start_offset, suffix)] = segment, suffix
         if end is not None and end == segment.end_offset and SNAPSHOT in segment.suffixes:
             names[file_name(end, SNAPSHOT)] = segment, SNAPSHOT
-    digest = hashlib.blake2b(repr((pieces, sorted(lost))).encode(), digest_size=7).digest()
     end = pieces[-1].end if pieces else 0
-    return TierView(topic_id, tuple(pieces), names, end, int.from_bytes(digest, "big"))
+    number = hash_number(repr((pieces, sorted(lost))))
+    return TierView(topic_id, tuple(pieces), names, end, number)
 
 
 @forgotten_when_forked
@@ -556,7 +555,9 @@ class TieredStore:
             if name not in named and _is_shown(segment, suffix, start)
         ]
         if local is None and view.topic_id is not None:
-            remote.append(RemoteEntry(PARTITION_METADATA, False, len(_metadata_of(view)), -1))
+            remote.append(
+                RemoteEntry(PARTITION_METADATA, False, len(_metadata_text(view.topic_id or "")), -1)
+            )
         self._listed.pop(key, None)
         if stamp is None or is_settled(stamp):  # before the listing: no change can be hidden
             self._listed[key] = stamp, view, here + remote
@@ -600,7 +601,7 @@ class TieredStore:
         if key == _ROOT and self._log_dir is None:
             return (0, hash(tuple(self._root_entries())), 0, 0, 0)
         found = self._find(key) if depth > 1 else None
-        return None if found is None else (0, _number(found[0].stem, key), 0, 0, 0)
+        return None if found is None else (0, hash_number(found[0].stem, key), 0, 0, 0)
 
     # Files
 
@@ -638,14 +639,14 @@ class TieredStore:
             if suffix != LOG:
                 raise
             raise self._gone(key, error) from error
-        number = _number(segment.stem + suffix, str(size))
+        number = hash_number(segment.stem + suffix, str(size))
         return _Object(opened), RemoteStatus(-1, number, size, -1)
 
     def status(self, key: str) -> RemoteStatus:
         """Tell about one file of the tier."""
         if key.rpartition("/")[2] == PARTITION_METADATA:
             content = self._metadata_file(key)
-            return RemoteStatus(-1, _number(key, content.decode()), len(content), -1)
+            return RemoteStatus(-1, hash_number(key, content.decode()), len(content), -1)
         return self.open(key)[1]
 
     def read_small(self, key: str, uri: str, limit: int) -> bytes:
@@ -774,12 +775,3 @@ def _is_shown(segment: TierSegment, suffix: str, local_start: int | None) -> boo
 
 def _metadata_text(topic_id: str) -> bytes:
     return f"version: 0\ntopic_id: {topic_id}".encode()
-
-
-def _metadata_of(view: TierView) -> bytes:
-    return _metadata_text(view.topic_id or "")
-
-
-def _number(*parts: str) -> int:
-    digest = hashlib.blake2b(" ".join(parts).encode(), digest_size=7).digest()
-    return int.from_bytes(digest, "big")

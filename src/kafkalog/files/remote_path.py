@@ -8,6 +8,7 @@ for (``unlink``, ``mkdir``, ``open``) it does not have.
 
 from __future__ import annotations
 
+import hashlib
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
 if TYPE_CHECKING:
@@ -18,7 +19,15 @@ if TYPE_CHECKING:
 else:
     _ReadAsPath = object
 
-__all__ = ["OpenObject", "RemoteEntry", "RemotePath", "RemoteStatus", "Store", "place_in"]
+__all__ = [
+    "OpenObject",
+    "RemoteEntry",
+    "RemotePath",
+    "RemoteStatus",
+    "Store",
+    "hash_number",
+    "place_in",
+]
 
 
 class RemoteEntry(NamedTuple):
@@ -42,6 +51,12 @@ class RemoteStatus(NamedTuple):
     st_ino: int
     st_size: int
     st_mtime_ns: int
+
+
+def hash_number(*parts: str) -> int:
+    """Return 56 bits that tell the file with these names from every other one: its inode."""
+    digest = hashlib.blake2b(" ".join(parts).encode(), digest_size=7).digest()
+    return int.from_bytes(digest, "big")
 
 
 class OpenObject(Protocol):
