@@ -13,6 +13,7 @@ from __future__ import annotations
 import random
 import sys
 import threading
+import time
 import uuid
 from collections import Counter
 from concurrent.futures import Future
@@ -667,9 +668,16 @@ class _Requests:
 # ----------------------------------------------------------------------------------------------
 
 
+_SHORT_REST_S: Final = 0.001
+
+
 def without_rests(patch: pytest.MonkeyPatch, module: Any = bucket_log) -> None:
-    """Let rests take no time, and the store be trusted without a race."""
-    patch.setattr(system, "sleep", lambda _: None)
+    """Let rests take next to no time, and the store be trusted without a race.
+
+    Some time: a thread that rests again and again, which another test may have left, would hold the
+    interpreter.
+    """
+    patch.setattr(system, "sleep", lambda seconds: time.sleep(min(seconds, _SHORT_REST_S)))
     patch.setattr(module, "check_create_is_exclusive", lambda *_: None)
 
 
