@@ -50,7 +50,7 @@ from kafkalog.streaming.admin.broker.handover_state import (
     advanced,
     changed_counts,
     changed_settings,
-    is_replicated,
+    find_nodes,
     moved_ends,
     named_metadata,
     warn_of_broker_retention,
@@ -231,9 +231,10 @@ def hand_over(
     """
     check_identity(cluster_id, node_id)
     given = {"topic_id": topic_ids or None, "cluster_id": cluster_id, "node_id": node_id}
-    if is_replicated(directories := existing(paths), given, cluster_metadata):
+    nodes = find_nodes(directories := existing(paths), given, cluster_metadata)
+    if nodes is not None:
         metadata = named_metadata(cluster_metadata)
-        return hand_over_nodes(directories, metadata, dry_run=dry_run, wait_ms=wait_ms)
+        return hand_over_nodes(directories, nodes, metadata, dry_run=dry_run, wait_ms=wait_ms)
     return _hand_over_one(
         directories, topic_ids or {}, cluster_id, node_id, dry_run=dry_run, wait_ms=wait_ms
     )
@@ -387,14 +388,14 @@ def take_over(
         KafkaLogError: the directories are no whole set, or their state cannot be trusted.
     """
     given = {"partitions": partitions or None}
-    is_of_nodes = is_replicated(directories := existing(paths), given, cluster_metadata)
+    nodes = find_nodes(directories := existing(paths), given, cluster_metadata)
     if (transaction_state or abort_producers) and not aborts_open:
         raise OptionError(_ABORTS_ASKED)
     copies = existing(transaction_state) if transaction_state else ()
     metadata = named_metadata(cluster_metadata)
     ends = partial(_ends_of, aborts_open, copies, abort_producers, metadata)
-    if is_of_nodes:
-        return take_over_nodes(directories, metadata, ends, dry_run=dry_run, wait_ms=wait_ms)
+    if nodes is not None:
+        return take_over_nodes(directories, nodes, metadata, ends, dry_run=dry_run, wait_ms=wait_ms)
     _refuse_lone_nodes(paths, directories)
     _check_counts(directories, counts := partitions or {})
     return _take_over_one(directories, ends, counts, dry_run=dry_run, wait_ms=wait_ms)

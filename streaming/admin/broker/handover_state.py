@@ -38,6 +38,7 @@ from kafkalog.streaming.store.session import opened_set
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from kafkalog.checkpoints.voters import Voters
     from kafkalog.streaming.coordinator.cluster_metadata import (
         ClusterPartition,
         ClusterTopics,
@@ -55,7 +56,7 @@ __all__ = [
     "changed_settings",
     "check_all_there",
     "compare_with_cluster",
-    "is_replicated",
+    "find_nodes",
     "moved_ends",
     "named_metadata",
     "newest_view",
@@ -269,10 +270,10 @@ def changed_counts(before: CommitState, state: CommitState) -> list[str]:
 # What a handover of several nodes and the takeover after it have in common.
 
 
-def is_replicated(
+def find_nodes(
     directories: Sequence[Path], given: Mapping[str, object], metadata: Sequence[str]
-) -> bool:
-    """Whether directories are those of a replicated set.
+) -> Voters | None:
+    """Return the nodes of the replicated set that directories are those of; None of any other set.
 
     ``given`` are options that such a set has no use for, ``metadata`` is one that others have none
     for.
@@ -281,16 +282,17 @@ def is_replicated(
         OptionError: such an option is given.
         LogDirectoryError: they are of different sets.
     """
-    if find_voters(directories) is None:
+    voters = find_voters(directories)
+    if voters is None:
         if metadata:
             raise OptionError("the cluster's metadata is for a set of several nodes only")
-        return False
+        return None
     if wrong := [name.replace("_", "-") for name, value in given.items() if value is not None]:
         raise OptionError(
             f"{', '.join(wrong)}: not for several nodes. Their brokers are known by the "
             f"{META_PROPERTIES} in each directory, topics by the cluster's metadata"
         )
-    return True
+    return voters
 
 
 def named_metadata(paths: Sequence[str]) -> list[Path]:
@@ -308,17 +310,24 @@ def named_metadata(paths: Sequence[str]) -> list[Path]:
 
 @contextmanager
 def opened_nodes(
-    directories: Sequence[Path], look: Condition, *, holder: str, wait_ms: int, dry_run: bool
+    directories: Sequence[Path],
+    before: Voters,
+    look: Condition,
+    *,
+    holder: str,
+    wait_ms: int,
+    dry_run: bool,
 ) -> Iterator[LogSet]:
     """Open a replicated set of which every node is there, in whosever hands it is.
+
+    ``before`` is what was found of it a moment ago.
 
     Raises:
         LogDirectoryError: a node is not there, or cannot be used; or as
             :func:`~kafkalog.streaming.store.session.opened_set`.
     """
-    voters = find_voters(directories)
-    if voters is not None and voters.missing:
-        raise LogDirectoryError(f"{holder} needs all nodes, and {voters.missing_text}")
+    if before.missing:
+        raise LogDirectoryError(f"{holder} needs all nodes, and {before.missing_text}")
     policy = replace(SetPolicy.of_upkeep(wait_ms), accepts_handed_over=True)
     opened = partial(opened_set, directories, policy, look, holder=holder)
     with opened(dry_run=dry_run, copies_all=True) as log_set:

@@ -34,7 +34,6 @@ from kafkalog.checkpoints.broker import (
 )
 from kafkalog.checkpoints.commit_state import NO_LEADER
 from kafkalog.checkpoints.topic_ids import note_changed_ids
-from kafkalog.checkpoints.voters import find_voters
 from kafkalog.errors import CorruptRecordError
 from kafkalog.files.deferred_signals import check_interrupt
 from kafkalog.files.open_file import read_at
@@ -159,21 +158,26 @@ _HOLDER = "kafkalog broker handover"
 
 
 def hand_over_nodes(
-    directories: Sequence[Path], metadata: Sequence[Path], *, dry_run: bool, wait_ms: int
+    directories: Sequence[Path],
+    before: Voters,
+    metadata: Sequence[Path],
+    *,
+    dry_run: bool,
+    wait_ms: int,
 ) -> RecoveryReport:
     """Make a replicated set one that the brokers of a cluster can start on, a node each.
 
-    ``metadata`` are directories with copies of the cluster's metadata log, where the nodes have
-    none. Nothing is given where a problem was found.
+    ``before`` are the nodes as they are found. ``metadata`` are directories with copies of the
+    cluster's metadata log, where the nodes have none. Nothing is given where a problem was found.
 
     Raises:
         LogDirectoryError: a node is not there, or failed meanwhile.
         KafkaLogError: see :func:`~kafkalog.streaming.admin.recovery.recover`.
     """
-    before, begun = find_voters(directories), RecoveryReport()
+    begun = RecoveryReport()
     look = begun.look(mends=not dry_run)
     with opened_nodes(
-        directories, look, holder=_HOLDER, wait_ms=wait_ms, dry_run=dry_run
+        directories, before, look, holder=_HOLDER, wait_ms=wait_ms, dry_run=dry_run
     ) as log_set:
         done = _ordered(log_set, begun, before, dry_run=dry_run)
         cluster = compare_with_cluster(log_set.state, log_set.node.nodes(), metadata)
@@ -192,7 +196,7 @@ def hand_over_nodes(
 
 
 def _ordered(
-    log_set: LogSet, begun: RecoveryReport, before: Voters | None, *, dry_run: bool
+    log_set: LogSet, begun: RecoveryReport, before: Voters, *, dry_run: bool
 ) -> RecoveryReport:
     """Bring logs and replicas in order, or say what keeps them from it. REQUIRES: the locks."""
     warn_of_broker_retention(log_set.state)
@@ -202,7 +206,7 @@ def _ordered(
     if log_set.state.handed_to:
         done.problems += _written_by_brokers(log_set)
         return done
-    if done.problems or before is None:
+    if done.problems:
         return done
     emptied = empty_groups(log_set, dry_run=dry_run)
     if emptied and not dry_run:

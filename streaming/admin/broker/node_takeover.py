@@ -28,7 +28,6 @@ from kafkalog.checkpoints.broker import (
     write_topic_id,
 )
 from kafkalog.checkpoints.commit_state import ReplicaState, Rewritten, TopicState, topic_key
-from kafkalog.checkpoints.voters import find_voters
 from kafkalog.errors import KafkaLogError, LogDirectoryError
 from kafkalog.model import TopicPartition, partition_directory_name
 from kafkalog.streaming.admin.broker.handover_state import (
@@ -98,6 +97,7 @@ class _OneNode(LogSet):
 
 def take_over_nodes(
     directories: Sequence[Path],
+    before: Voters,
     metadata: Sequence[Path],
     ends: Callable[[LogSet], TransactionEnds | None],
     *,
@@ -106,19 +106,21 @@ def take_over_nodes(
 ) -> RecoveryReport:
     """Let our sink continue on nodes after the brokers of a cluster, which have stopped.
 
-    ``metadata`` are directories with copies of the cluster's metadata log, where the nodes have
-    none: topics get their settings from there. ``ends`` tells how open transactions of the truth
-    end, or None if they are not to be ended. Where a problem was found nothing is taken over.
+    ``before`` are the nodes as they are found. ``metadata`` are directories with copies of the
+    cluster's metadata log, where the nodes have none: topics get their settings from there.
+    ``ends`` tells how open transactions of the truth end, or None if they are not to be ended.
+    Where a problem was found nothing is taken over.
 
     Raises:
         LogDirectoryError: a node is not there, a broker is still running, or the set was not
             handed over.
         KafkaLogError, OSError: a replica cannot be read or written; the takeover is run again.
     """
-    before, begun = find_voters(directories), RecoveryReport()
+    begun = RecoveryReport()
     look = begun.look(mends=not dry_run)
-    opened = opened_nodes(directories, look, holder=_HOLDER, wait_ms=wait_ms, dry_run=dry_run)
-    with opened as log_set:
+    with opened_nodes(
+        directories, before, look, holder=_HOLDER, wait_ms=wait_ms, dry_run=dry_run
+    ) as log_set:
         done = RecoveryReport(log_set.state.set_id)
         if not log_set.state.handed_to:
             _check_was_handed_over(log_set, before)
@@ -158,12 +160,12 @@ def _note(before: CommitState, state: CommitState, found: _Found, done: Recovery
     done.written += _changes(before, state, found)
 
 
-def _check_was_handed_over(log_set: LogSet, before: Voters | None) -> None:
+def _check_was_handed_over(log_set: LogSet, before: Voters) -> None:
     """Refuse a set that is ours: its state says who is in sync, which no broker has changed.
 
     One whose takeover was cut off after it was published, or is so only now, comes to its end.
     """
-    if before is not None and before.newest.handed_to:
+    if before.newest.handed_to:
         return
     if not any(is_being_handed_over(folder) for folder in log_set.directories):
         raise LogDirectoryError(
