@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kafkalog.checkpoints.commit_state import CommitState
+    from kafkalog.checkpoints.sealed_file import Sealed
 
 __all__ = [
     "INTENT_FILE",
@@ -225,7 +226,7 @@ def load_intent(directory: Path) -> Intent | None:
         return None
     try:
         head = {FORMAT_VERSION: _HEAD, REPLICATED_VERSION: _REPLICATED_HEAD}[sealed.version]
-        _check_epoch(sealed.lines[0], is_replicated=sealed.version >= REPLICATED_VERSION)
+        _check_epoch(sealed)
         for number, line in numbered(sealed.lines):
             check_fields(path, number, line, head if number == 2 else _PARTITION)
         return _parse(sealed.lines)
@@ -234,9 +235,9 @@ def load_intent(directory: Path) -> Intent | None:
         raise CheckpointError(fault, fault=fault) from error
 
 
-def _check_epoch(head: JsonObject, *, is_replicated: bool) -> None:
+def _check_epoch(sealed: Sealed) -> None:
     """Refuse a version that is not the one which was written: it lies outside the checksum."""
-    if is_replicated and "controllerEpoch" not in head:
+    if sealed.version >= REPLICATED_VERSION and "controllerEpoch" not in sealed.lines[0]:
         raise ValueError("a replicated set without a controller epoch")
 
 

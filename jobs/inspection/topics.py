@@ -97,7 +97,6 @@ def describe_partitions(
     log_dirs = log_dirs_of(paths)  # held, so that what is listed again need not be parsed again
     committed = load_committed(log_dirs_of(paths).paths)
     rows = []
-    replicas = committed.state if committed.state and committed.state.is_replicated else None
     say_missing(log_dirs, topic)
     check_some_partition(paths, topic)
     watch = watch or ends_of(paths, topic)
@@ -125,7 +124,7 @@ def describe_partitions(
                 "unfinished": committed.in_progress(*key),
             }
         )
-        if replicas is not None and known is not None:
+        if known is not None and key.partition in known.replicas:
             rows[-1] |= _replica_columns(known.replicas[key.partition])
     _add_cluster_settings(paths, rows)
     return rows

@@ -175,12 +175,12 @@ def _ready_replicas(log_set: LogSet, gone: Sequence[ExpiredSegments]) -> list[Ex
 
 def _replicas_of(log_set: LogSet, log: ManagedLog) -> Iterator[PartitionDirectory]:
     """Find the folders of the other replicas in sync of a partition."""
-    if not log_set.state.is_replicated:
+    replicas = log.topic.replicas.get(log.number)
+    if replicas is None:
         return
-    isr = log.topic.replicas[log.number].isr
     for node, folders in partitions_by_node(log_set.node.nodes()).items():
         where = folders.get(log.where.topic_partition)
-        if node in isr and where is not None and where != log.where:
+        if node in replicas.isr and where is not None and where != log.where:
             yield where
 
 

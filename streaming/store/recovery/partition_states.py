@@ -153,10 +153,10 @@ def known_topic_id(
     with suppress(CheckpointError):
         if read_topic_id(found.path) is not None:
             return None
-    topics = {} if state is None or state.is_replicated else state.topics
-    keys = {key for key, topic in topics.items() if topic.name == name}
-    if not keys and not (state is not None and state.is_replicated):
-        keys = set(siblings)
+    if state is not None and state.is_replicated:
+        return None  # another node has it
+    topics = {} if state is None else state.topics
+    keys = {key for key, topic in topics.items() if topic.name == name} or set(siblings)
     if len(keys) != 1 or not keys >= set(siblings) or topic_key(name, None) in keys:
         return None
     key = keys.pop()
