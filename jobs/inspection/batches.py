@@ -386,9 +386,9 @@ def _check_all_committed(
         folder=found.path,
         key=key,
         config=LogConfig.of_topic({}),
-        committed_end=state.log_end(key.topic, topic_id, key.partition),
+        state=state,
+        topic_id=topic_id,
         marks=marks,
-        is_replicated=state.is_replicated,
     )
     try:
         log.check_has_no_more(end)

@@ -149,15 +149,14 @@ class Preview:
         touched = self._touched.get(key)
         if touched is not None:
             return Expected(touched.start_offset, _corrected_after(touched, found.path, config))
-        topic_id = read_topic_id(found.path)
         log = TailRecovery(
             folder=found.path,
             key=key,
             config=config,
-            committed_end=self._log_set.state.log_end(key.topic, topic_id, key.partition),
+            state=self._log_set.state,
+            topic_id=read_topic_id(found.path),
             marks=marks,
             takes_over=self._takes_over,
-            is_replicated=self._log_set.state.is_replicated,
             ends_open=self._ends_open,
         )
         end, cut = log.look()
@@ -169,7 +168,7 @@ class Preview:
         if not bases or cut is not None:
             return Expected(end, ())
         interval = config.index_interval_bytes
-        with with_recovery_advice(is_replicated=self._log_set.state.is_replicated):
+        with with_recovery_advice(self._log_set.state):
             wrong = wrong_indexes(found.path, bases[-1], index_interval_bytes=interval)
         return Expected(end, tuple(path.name for path in wrong))
 
@@ -515,22 +514,22 @@ class _PartitionRecovery:
             folder=found.path,
             key=key,
             config=config,
-            committed_end=state.log_end(key.topic, topic_id, key.partition),
+            state=state,
+            topic_id=topic_id,
             marks=self._marks,
             takes_over=self._takes_over,
             advice=advice(known, key.partition),
             open_advice=self._open_advice.get(key, ""),
             ends_open=self._ends_open,
-            is_replicated=state.is_replicated,
             check_locks=self._log_set.check_current,
         )
-        appender = foreign.open(now_ms=system.time_ns() // 1_000_000, topic_id=topic_id)
+        appender = foreign.open(now_ms=system.time_ns() // 1_000_000)
         corrected: list[Path] = []
         with PartitionLog(found.path, key) as log:
             start = self._start(found, log, known)
             if log.segments:
                 self._log_set.verify_locks()
-                with with_recovery_advice(is_replicated=state.is_replicated):
+                with with_recovery_advice(state):
                     corrected = correct_indexes(
                         found.path,
                         log.segments[-1].base_offset,

@@ -356,11 +356,9 @@ class _Planner:
         if appender is not None and appender.log_end_offset == committed_end:
             appender.resume(topic.config, now_ms=self._now_ms)
         else:
-            log = self._foreign_log(topic, key, folder, committed_end, is_there=found is not None)
+            log = self._foreign_log(topic, key, folder, is_there=found is not None)
             first_offset = min((run.first_offset for run in kept), default=start)
-            appender = log.open(
-                now_ms=self._now_ms, topic_id=topic.topic_id, first_offset=first_offset
-            )
+            appender = log.open(now_ms=self._now_ms, first_offset=first_offset)
             if found is not None:
                 log_start = self._marks.log_start(found)
                 check_log_start(found, log_start, appender.log_end_offset)
@@ -375,24 +373,18 @@ class _Planner:
         return _Opened(topic, key, runs, appender, member, log_start)
 
     def _foreign_log(
-        self,
-        topic: Topic,
-        key: TopicPartition,
-        folder: Path,
-        committed_end: int | None,
-        *,
-        is_there: bool,
+        self, topic: Topic, key: TopicPartition, folder: Path, *, is_there: bool
     ) -> TailRecovery:
         known = self._log_set.state.topics.get(topic.key)
         return TailRecovery(
             folder=folder,
             key=key,
             config=topic.config,
-            committed_end=committed_end,
+            state=self._log_set.state,
+            topic_id=topic.topic_id,
             marks=self._marks,
             is_there=is_there,
             advice=advice(known, key.partition),
-            is_replicated=self._log_set.state.is_replicated,
             check_locks=self._log_set.check_current,
         )
 

@@ -321,23 +321,18 @@ class Replication:
         return log_dir
 
     def _open(self, append: PartitionAppend, folder: Path, *, is_there: bool) -> PartitionAppender:
-        key = append.plan.topic_partition
         state = self._log_set.state
         log = TailRecovery(
             folder=folder,
-            key=key,
+            key=append.plan.topic_partition,
             config=append.topic.config,
-            committed_end=state.log_end(key.topic, append.topic.topic_id, key.partition),
+            state=state,
+            topic_id=append.topic.topic_id,
             marks=BrokerMarks(state),
             is_there=is_there,
-            is_replicated=True,
             check_locks=self._log_set.check_current,
         )
-        return log.open(
-            now_ms=append.appender.now_ms,
-            topic_id=append.topic.topic_id,
-            first_offset=append.plan.start_offset,
-        )
+        return log.open(now_ms=append.appender.now_ms, first_offset=append.plan.start_offset)
 
     # After it
 

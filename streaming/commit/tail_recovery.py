@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from kafkalog.checkpoints.commit_state import CommitState
     from kafkalog.model import TopicPartition
     from kafkalog.streaming.log.valid_batches import ValidEnd
     from kafkalog.streaming.options.topic_settings import LogConfig
@@ -47,6 +48,7 @@ __all__ = [
     "TailRecovery",
     "check_no_open_transaction",
     "open_transaction_error",
+    "remedy_of",
     "with_recovery_advice",
 ]
 
@@ -81,13 +83,18 @@ _OF_NODES: Final = (
 """What can be done where all replicas that are there are damaged, or end too early."""
 
 
+def remedy_of(state: CommitState, of_one_node: str, of_nodes: str = _OF_NODES) -> str:
+    """Return what can be done where a log is not whole: another node may have it whole."""
+    return of_nodes if state.is_replicated else of_one_node
+
+
 @contextmanager
-def with_recovery_advice(*, is_replicated: bool) -> Iterator[None]:
+def with_recovery_advice(state: CommitState) -> Iterator[None]:
     """Add to an error about damage what can be done about it."""
     try:
         yield
     except CorruptRecordError as error:
-        way_out = _OF_NODES if is_replicated else _WAY_OUT
+        way_out = remedy_of(state, _WAY_OUT)
         raise CorruptRecordError(f"{error}. Nothing was changed there. {way_out}") from error
 
 
@@ -99,14 +106,14 @@ class TailRecovery:
         folder: of the partition.
         key: the partition.
         config: its topic's settings.
-        committed_end: what the commit state knows; None if it does not know the partition.
+        state: the commit state.
+        topic_id: of the partition's topic, which a log that is yet to be made gets.
         marks: what brokers left in the log directories.
         takes_over: whether the log counts as it is, even above what is committed, and even if it
             ends below a broker's high watermark.
         is_there: whether the folder was found where partitions were looked for. One that is gone
             since is no new one.
         advice: what else to say where a log ends below what is committed.
-        is_replicated: whether it is one of several replicas, so that others may be whole.
         open_advice: what to say where a transaction is open at the end.
         ends_open: whether an open transaction is no reason to refuse: somebody else sees to it.
         check_locks: raises if the locks were lost: their new holder may be writing the batch that
@@ -116,23 +123,26 @@ class TailRecovery:
     folder: Path
     key: TopicPartition
     config: LogConfig
-    committed_end: int | None
+    state: CommitState
+    topic_id: str | None
     marks: BrokerMarks
     takes_over: bool = False
     is_there: bool = True
     advice: str = ""
-    is_replicated: bool = False
     open_advice: str = ""
     ends_open: bool = False
     check_locks: Callable[[], None] = lambda: None
 
-    def open(
-        self, *, now_ms: int, topic_id: str | None, first_offset: int = 0
-    ) -> PartitionAppender:
+    @property
+    def committed_end(self) -> int | None:
+        """Where the log ends by the commit state; None if that does not know the partition."""
+        return self.state.log_end(self.key.topic, self.topic_id, self.key.partition)
+
+    def open(self, *, now_ms: int, first_offset: int = 0) -> PartitionAppender:
         """Open the end of the log at the time ``now_ms``, after cutting a torn tail off it.
 
-        REQUIRES: the locks are held, and nothing is unfinished. A log that is yet to be made gets
-        ``topic_id``, and begins at ``first_offset``.
+        REQUIRES: the locks are held, and nothing is unfinished. A log that is yet to be made begins
+        at ``first_offset``.
 
         Raises:
             CommitError: the log ends below what is committed or acknowledged, above what is
@@ -148,7 +158,7 @@ class TailRecovery:
                 self.key,
                 self.config,
                 now_ms=now_ms,
-                topic_id=topic_id,
+                topic_id=self.topic_id,
                 first_offset=first_offset,
                 may_be_replaced=is_shared(self.folder.parent),
             )
@@ -209,14 +219,15 @@ class TailRecovery:
         """Refuse a log that ends below what was committed or acknowledged."""
         found = end_of(self._said, SeenEnd(0, end))
         if found.lost is not None:
-            way_out = (
+            way_out = remedy_of(
+                self.state,
                 f"{_ACCEPT_LOSS}. Or move the kafkalog.* files of all log directories away, and "
-                "run `kafkalog broker takeover`: it forgets what was committed, and by whom"
+                "run `kafkalog broker takeover`: it forgets what was committed, and by whom",
             )
             raise CommitError(
                 f"{self.folder}: the log of {self.key} ends at offset {end}, yet everything "
                 f"below {found.lost.end} is committed. Restore it: appended records would get "
-                f"offsets that readers have seen already. {self._way_out(way_out)}{self.advice}"
+                f"offsets that readers have seen already. {way_out}{self.advice}"
             )
         if found.missing is None:
             return
@@ -230,7 +241,7 @@ class TailRecovery:
                 f"{self.folder}: the log of {self.key} ends at offset {end}, yet the high "
                 f"watermark in {HIGH_WATERMARK} is {acknowledged}: the log is older than what was "
                 "acknowledged, and appended records would get offsets that readers may have seen. "
-                f"Restore it. {self._way_out(way_out)}"
+                f"Restore it. {remedy_of(self.state, way_out)}"
             )
         _LOGGER.warning(
             "%s: the log of %s ends at offset %d, below its high watermark %d: offsets %d to %d "
@@ -251,7 +262,7 @@ class TailRecovery:
         start = bases[0] if bases else end
         committed = start if self.committed_end is None else self.committed_end
         if end > committed:
-            way_out = self._keep_or_leave if self.is_replicated else _TAKE_OVER
+            way_out = remedy_of(self.state, _TAKE_OVER, self._keep_or_leave)
             raise CommitError(
                 f"{self.folder}: the log of {self.key} holds offsets {committed} to {end - 1}, "
                 "which are not committed. No unfinished commit names them, and no broker lived "
@@ -267,9 +278,6 @@ class TailRecovery:
             f"{self.folder} away, and run `kafkalog recover`, which copies it from there. To keep "
             f"them, act as if the other nodes were lost. {FROM_ONE_NODE}"
         )
-
-    def _way_out(self, of_one_node: str) -> str:
-        return _OF_NODES if self.is_replicated else of_one_node
 
     def cut_torn_tail(self) -> None:
         """Cut what follows the last valid batch, if that may go."""
@@ -309,14 +317,14 @@ class TailRecovery:
             raise CommitError(
                 f"{segment.path}: committed records are damaged: the log is whole up to offset "
                 f"{end.next_offset} only, and {mark.text} {mark.offset}: {end.problem}. Nothing "
-                f"was cut off. {self._way_out(_WAY_OUT)}{self.advice}"
+                f"was cut off. {remedy_of(self.state, _WAY_OUT)}{self.advice}"
             ) from end.problem
         later = find_valid_batch(segment.path, end.position, end.next_offset)
         if later is not None:
             raise LogDirectoryError(
                 f"{segment.path}: {end.problem}, but at byte {later} there is a valid batch "
                 "again: the log is damaged in its middle. Nothing was cut off. "
-                f"{self._way_out(_WAY_OUT)}"
+                f"{remedy_of(self.state, _WAY_OUT)}"
             )
 
 

@@ -29,6 +29,7 @@ from kafkalog.files.deferred_signals import check_interrupt, pause, shielded
 from kafkalog.files.system import system
 from kafkalog.model import TopicPartition, said_there
 from kafkalog.streaming.admin.nodes.replicas import progress_of, replicas_of
+from kafkalog.streaming.commit.tail_recovery import remedy_of
 from kafkalog.streaming.log.files import future_directory_name, parse_future_directory
 from kafkalog.streaming.log.log_dir import entries_of
 from kafkalog.streaming.log.swap import finish_swap
@@ -663,10 +664,10 @@ def _unmoved(
     log_set: LogSet, where: PartitionDirectory, error: CorruptRecordError
 ) -> CorruptRecordError:
     """Make the error about a partition that is damaged, and stays where it is."""
-    way = (
-        "`kafkalog recover` copies it from another replica"
-        if log_set.state.is_replicated
-        else "Restore that file from a copy; `kafkalog salvage` shows what would be lost without it"
+    way = remedy_of(
+        log_set.state,
+        "Restore that file from a copy; `kafkalog salvage` shows what would be lost without it",
+        "`kafkalog recover` copies it from another replica",
     )
     return CorruptRecordError(
         f"{where.topic_partition} is damaged, and stays in {where.log_dir}: "
