@@ -80,7 +80,7 @@ def _rebuild_replicas(
     segments = []
     with QuorumSession(list(map(Path, log_dirs.paths)), policy, holder="kafkalog rebuild") as nodes:
         log_set = nodes.open(rolls_back=False)
-        for replicas in log_set.replicas():
+        for replicas in log_set.node.replicas():
             for key, where in replicas.items():
                 topic_id = read_topic_id(where.path)
                 if wanted in {None, key} and not log_set.state.is_deleted(key.topic, topic_id):

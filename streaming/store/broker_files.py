@@ -218,7 +218,7 @@ def repeat_log_starts(log_set: LogSet, which: Mapping[str, Iterable[int]] | None
     """
     by_directory: dict[Path, dict[TopicPartition, int]] = {}
     truncated: dict[Path, list[tuple[Path, int]]] = {}
-    for there in log_set.replicas():
+    for there in log_set.node.replicas():
         for found, start in _starting_later(log_set.state, there, which):
             by_directory.setdefault(found.log_dir, {})[found.topic_partition] = start
             truncated.setdefault(found.log_dir, []).append((found.path, start))

@@ -119,7 +119,7 @@ def _with_room(act: Callable[[], None], log_set: LogSet, keys: Collection[str]) 
         return
     going = [
         where.path
-        for listed in log_set.replicas()
+        for listed in log_set.node.replicas()
         for where in listed.values()
         if topic_key(where.topic_partition.topic, read_topic_id(where.path)) in keys
     ]
@@ -144,7 +144,7 @@ def retire_deleted(log_set: LogSet) -> None:
     if not log_set.state.deleted:
         return
     changed = set()
-    for where in [each for found in log_set.replicas() for each in found.values()]:
+    for where in [each for found in log_set.node.replicas() for each in found.values()]:
         if is_deleted(log_set.state, where):
             log_set.check_current()
             name = deleted_directory_name(*where.topic_partition, system.random_id().hex)

@@ -19,19 +19,13 @@ from kafkalog.files.deferred_signals import Interrupted
 from kafkalog.files.system import remembered, system
 from kafkalog.files.timeouts import at
 from kafkalog.model import TopicPartition
-from kafkalog.streaming.log.log_dir import leader_folders
 from kafkalog.streaming.log.swap import Removed, remove_retired
 from kafkalog.streaming.options.topic_settings import LogConfig
-from kafkalog.streaming.store.log_dirs import (
-    LogDirs,
-    log_dirs_of_set,
-    partitions_by_node,
-    without_deleted,
-)
+from kafkalog.streaming.store.log_dirs import without_deleted
 from kafkalog.streaming.store.nodes import lost_locks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
     from kafkalog.checkpoints.commit_state import CommitState
@@ -88,21 +82,8 @@ class LogSet:
         Of a replicated set each is where its leader has it. Who has no locks is told which replicas
         are in sync now, and gets their stamps: another process may be about to change them.
         """
-        log_dirs = log_dirs_of_set(*self.directories)
-        if not self.state.is_replicated:
-            found = log_dirs.local_partitions()
-        elif self.verify_locks is not _of_a_look:
-            found = leader_folders(self.state, partitions_by_node(self.node.nodes()))
-        else:
-            found = log_dirs.partitions()
-        return without_deleted(found, self.state)
-
-    def replicas(self) -> Iterator[Mapping[TopicPartition, PartitionDirectory]]:
-        """List the partitions of each node, one after the other, in sync or not."""
-        if self.state.is_replicated:
-            yield from partitions_by_node(self.node.nodes()).values()
-        else:
-            yield LogDirs(self.directories).partitions()
+        has_locks = self.verify_locks is not _of_a_look
+        return without_deleted(self.node.partitions(self.state, has_locks=has_locks), self.state)
 
     def unfinished(self) -> list[Intent]:
         """List the intents that no state has published; more than one only after a crash in one.
@@ -338,7 +319,7 @@ def _remove(log_set: LogSet, schedule: Schedule) -> None:
     }
     now_ms = system.time_ns() // 1_000_000
     there: dict[TopicPartition, list[PartitionDirectory]] = {}
-    for found in log_set.replicas():
+    for found in log_set.node.replicas():
         for key, where in found.items():
             there.setdefault(key, []).append(where)
     known = (key for key in there if key in topics)

@@ -25,6 +25,7 @@ from kafkalog.files.atomic import TEMPORARY_SUFFIX, prepare, publish, write_atom
 from kafkalog.files.regular import fsync_directory, make_directory, read_regular
 from kafkalog.files.watch import stamp_from, stamp_of
 from kafkalog.streaming.store.file_systems import is_shared
+from kafkalog.streaming.store.log_dirs import LogDirs, log_dirs_of_set
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -33,7 +34,8 @@ if TYPE_CHECKING:
     from kafkalog.checkpoints.commit_state import CommitStamp, CommitState
     from kafkalog.checkpoints.intent import Intent
     from kafkalog.files.watch import Stamp
-
+    from kafkalog.model import TopicPartition
+    from kafkalog.streaming.log.log_dir import PartitionDirectory
 
 __all__ = [
     "HANDOVER_NOTE",
@@ -170,10 +172,6 @@ def unfinished_salvage(log_dir: Path) -> str | None:
         f"{log_dir}: a salvage was cut off ({note.decode('utf-8', 'replace')}), and no broker "
         "starts here until it has come to its end. Run `kafkalog salvage` with these options again"
     )
-
-
-# ----------------------------------------------------------------------------------------------
-# Store intent and commit state on the nodes of a set.
 
 
 # ----------------------------------------------------------------------------------------------
@@ -445,6 +443,17 @@ class Node:
     def nodes(self) -> Mapping[int, Mapping[str, Path]]:
         """Return the log directories by node and member id; a set that is not replicated has 0."""
         return {0: self.members}
+
+    def partitions(
+        self, state: CommitState, *, has_locks: bool
+    ) -> Mapping[TopicPartition, PartitionDirectory]:
+        """Find the folders of partitions that count by ``state``: all, of one node."""
+        del state, has_locks
+        return log_dirs_of_set(*self.directories).local_partitions()
+
+    def replicas(self) -> Iterable[Mapping[TopicPartition, PartitionDirectory]]:
+        """List the partitions of each node, one after the other, in sync or not."""
+        return [LogDirs(self.directories).partitions()]
 
     def is_whole(self, state: CommitState) -> bool:
         """Whether all directories are there that ``state`` names."""

@@ -145,7 +145,7 @@ class TransactionEnds:
         self._producers = frozenset(producers)
         count = _partition_count([*log_set.directories, *copies], metadata)
         self._states = TransactionStates(count)
-        listings = [*log_set.replicas(), *(LogDirs([each]).partitions() for each in copies)]
+        listings = [*log_set.node.replicas(), *(LogDirs([each]).partitions() for each in copies)]
         for number, folder in sorted(_newest_copies(listings).items()):
             self._states.read(folder, number, _epoch_of(folder))
 

@@ -53,16 +53,19 @@ from kafkalog.files.atomic import write_atomically
 from kafkalog.files.regular import fsync_directory
 from kafkalog.files.system import remembered, system
 from kafkalog.files.timeouts import at
+from kafkalog.streaming.log.log_dir import leader_folders
+from kafkalog.streaming.store.log_dirs import log_dirs_of_set, partitions_by_node
 from kafkalog.streaming.store.nodes import Node
 from kafkalog.streaming.store.replicas.election import shrunk
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from contextlib import AbstractContextManager
     from types import TracebackType
 
     from kafkalog.checkpoints.commit_state import CommitState
     from kafkalog.model import TopicPartition
+    from kafkalog.streaming.log.log_dir import PartitionDirectory
 
 __all__ = ["Controller", "Quorum"]
 
@@ -114,6 +117,18 @@ class Quorum(Node):
     def nodes(self) -> Mapping[int, Mapping[str, Path]]:
         """Return the log directories of the nodes that are not out, by node and member id."""
         return {node: self.by_node[node] for node in self.live}
+
+    def partitions(
+        self, state: CommitState, *, has_locks: bool
+    ) -> Mapping[TopicPartition, PartitionDirectory]:
+        """Find the folders of leaders, for who has no locks as readers find them, with stamps."""
+        if has_locks:
+            return leader_folders(state, partitions_by_node(self.nodes()))
+        return log_dirs_of_set(*self.directories).partitions()
+
+    def replicas(self) -> Iterable[Mapping[TopicPartition, PartitionDirectory]]:
+        """List the partitions of each node that is not out."""
+        return partitions_by_node(self.nodes()).values()
 
     def is_whole(self, state: CommitState) -> bool:
         """Whether all nodes are there, and none is out."""
