@@ -38,6 +38,7 @@ __all__ = [
     "find_states",
     "find_voters",
     "members_of",
+    "require_voters",
     "voters_of",
 ]
 
@@ -310,6 +311,22 @@ def find_voters(folders: Iterable[Path]) -> Voters | None:
         LogDirectoryError: the directories belong to different sets, or two are one member.
     """
     return voters_of(find_states(folders))
+
+
+def require_voters(folders: Sequence[Path], refusal: str = "") -> Voters:
+    """Return the nodes of the replicated set that log directories are those of.
+
+    ``refusal`` says what is wrong if they are none of one; without it they were a moment ago.
+
+    Raises:
+        LogDirectoryError: they are none of one; or as :func:`find_voters`.
+    """
+    voters = find_voters(folders)
+    if voters is not None:
+        return voters
+    if refusal:
+        raise LogDirectoryError(f"{', '.join(map(str, folders))}: {refusal}")
+    raise LogDirectoryError("the commit states went away while they were read: try again")
 
 
 def voters_of(found: FoundStates) -> Voters | None:

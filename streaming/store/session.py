@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from kafkalog.checkpoints.commit_state import STATE_FILE
-from kafkalog.checkpoints.state_file import find_published, load_state, names_nodes
-from kafkalog.checkpoints.voters import find_voters
+from kafkalog.checkpoints.state_file import find_published, names_nodes
+from kafkalog.checkpoints.voters import find_states, find_voters
 from kafkalog.errors import LogDirectoryError
 from kafkalog.files.deferred_signals import shielded_part
 from kafkalog.files.paths import NodePlace, split_paths
@@ -48,15 +48,12 @@ from kafkalog.streaming.store.open_set import (
 )
 from kafkalog.streaming.store.recovery.lost_partitions import refuse_mount_points
 from kafkalog.streaming.store.recovery.rollback import roll_back
-from kafkalog.streaming.store.replicas.open_nodes import (
-    QuorumSession,
-    inspect_committed_nodes,
-    inspect_nodes,
-)
+from kafkalog.streaming.store.replicas.open_nodes import QuorumSession, committed_nodes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from kafkalog.checkpoints.voters import Voters
     from kafkalog.streaming.store.policy import SetPolicy
 
 __all__ = [
@@ -70,6 +67,7 @@ __all__ = [
     "opened_set",
     "places",
     "refuse_nodes",
+    "session_of",
 ]
 
 
@@ -108,7 +106,7 @@ def existing(paths: Sequence[str]) -> list[Path]:
     directories = named(paths)
     for folder in directories:
         refuse_file(folder)
-        if not folder.is_dir() and find_voters(directories) is None:
+        if not folder.is_dir() and _voters_of(directories) is None:
             raise LogDirectoryError(f"{folder} is no log directory: there is no such folder")
     check_given(directories)
     return directories
@@ -119,16 +117,18 @@ def check_written(directories: Sequence[Path]) -> None:
 
     Raises:
         LogDirectoryError: there is no commit state.
-        CheckpointError: one is damaged.
+        CheckpointError: there is none that is whole.
     """
-    if find_voters(directories) is not None:
+    found = find_states(directories)
+    if found.states:
         return
-    if all(load_state(folder) is None for folder in directories):
-        raise LogDirectoryError(
-            f"{', '.join(map(str, directories))}: there is no {STATE_FILE}, so the sink never "
-            "wrote here. A broker looks after its own directories; after it has stopped, "
-            "`kafkalog broker takeover` lets the sink continue in them"
-        )
+    for error in found.failed.values():
+        raise error
+    raise LogDirectoryError(
+        f"{', '.join(map(str, directories))}: there is no {STATE_FILE}, so the sink never "
+        "wrote here. A broker looks after its own directories; after it has stopped, "
+        "`kafkalog broker takeover` lets the sink continue in them"
+    )
 
 
 def refuse_nodes(directories: Sequence[Path], holder: str) -> None:
@@ -139,7 +139,7 @@ def refuse_nodes(directories: Sequence[Path], holder: str) -> None:
     Raises:
         LogDirectoryError: they are those of one.
     """
-    if find_voters(directories) is not None:
+    if _voters_of(directories) is not None:
         raise LogDirectoryError(
             f"{holder} does not know replicated sets yet, and "
             f"{', '.join(map(str, directories))} are nodes of one. Nothing was changed"
@@ -194,6 +194,37 @@ class Session(DirectoryLocks):
             remove_dead(log_set)
         return log_set
 
+    def inspect(self, *conditions: Condition) -> LogSet:
+        """Return the set that :meth:`open` would, and change nothing; no lock is needed.
+
+        Raises:
+            LockTimeoutError: a writer is at work on a directory.
+            LogDirectoryError, CheckpointError: a broker is; or as :meth:`open`.
+        """
+        for folder in self.given:
+            check_unused(folder)
+        log_set = inspect_set(self.directories, self._policy)
+        for check in conditions:
+            check(log_set)
+        return log_set
+
+
+def session_of(
+    directories: Sequence[Path], policy: SetPolicy, *, holder: str
+) -> Session | QuorumSession:
+    """Return the session of whatever set directories are, of one node or of several.
+
+    Raises:
+        LogDirectoryError: they are of different sets.
+    """
+    kind = Session if _voters_of(directories) is None else QuorumSession
+    return kind(directories, policy, holder=holder)
+
+
+def _voters_of(directories: Sequence[Path]) -> Voters | None:
+    """Find the nodes of a replicated set; of any other set the heads of its states are read."""
+    return find_voters(directories) if any(map(names_nodes, directories)) else None
+
 
 @contextmanager
 def opened_set(
@@ -215,26 +246,12 @@ def opened_set(
         LockTimeoutError, LogDirectoryError, CheckpointError: as :class:`Session`, or as
             :class:`~kafkalog.streaming.store.replicas.open_nodes.QuorumSession`.
     """
-    is_replicated = find_voters(directories) is not None
-    if not dry_run:
-        kind = QuorumSession if is_replicated else Session
-        with kind(directories, policy, holder=holder) as session:
-            yield session.open(*conditions, copies_all=copies_all, deletes=deletes)
-    elif is_replicated:
-        yield inspect_nodes(directories, policy, *conditions)
-    else:
-        yield _inspect_unlocked(directories, policy, conditions)
-
-
-def _inspect_unlocked(
-    directories: Sequence[Path], policy: SetPolicy, conditions: Sequence[Condition]
-) -> LogSet:
-    for folder in directories:
-        check_unused(folder)
-    log_set = inspect_set(_real(directories), policy)
-    for check in conditions:
-        check(log_set)
-    return log_set
+    session = session_of(directories, policy, holder=holder)
+    if dry_run:
+        yield session.inspect(*conditions)
+        return
+    with session:
+        yield session.open(*conditions, copies_all=copies_all, deletes=deletes)
 
 
 def inspect_state(directories: Sequence[Path], policy: SetPolicy) -> LogSet:
@@ -245,8 +262,8 @@ def inspect_state(directories: Sequence[Path], policy: SetPolicy) -> LogSet:
     Raises:
         LogDirectoryError, CheckpointError: they are no set that can be looked at.
     """
-    found = inspect_committed_nodes(directories) if any(map(names_nodes, directories)) else None
-    return inspect_set(directories, policy) if found is None else found
+    voters = _voters_of(directories)
+    return inspect_set(directories, policy) if voters is None else committed_nodes(voters)
 
 
 @shielded_part
@@ -272,10 +289,11 @@ def ensure_set(paths: Sequence[str | Path], policy: SetPolicy, *, knows_nodes: b
                 _refuse_broker(folder, policy)
             return published
         if not all(folder.is_dir() for folder in directories):
-            directories = _real(paths)  # a link may lead to what is to be made
+            # a link may lead to what is to be made
+            directories = [Path(os.path.realpath(path)) for path in paths]
             for folder in directories:
                 refuse_file(folder)
-        voters = find_voters(directories) if any(map(names_nodes, directories)) else None
+        voters = _voters_of(directories)
         if voters is not None:
             voters.check_majority()
             if not knows_nodes:
@@ -325,7 +343,3 @@ def _ensure_set(directories: Sequence[Path], policy: SetPolicy) -> str:
 def _refuse_broker(folder: Path, policy: SetPolicy) -> None:
     check_no_broker_lived(folder, policy)
     check_no_broker(folder, timeout_ms=policy.wait_ms)
-
-
-def _real(paths: Iterable[str | Path]) -> list[Path]:
-    return [Path(os.path.realpath(path)) for path in paths]

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from kafkalog.checkpoints.broker import read_leader_epochs, read_topic_id, write_leader_epochs
 from kafkalog.checkpoints.commit_state import NO_LEADER, ReplicaState, Rewritten, topic_key
 from kafkalog.checkpoints.state_file import load_state
-from kafkalog.checkpoints.voters import find_voters
+from kafkalog.checkpoints.voters import require_voters
 from kafkalog.errors import LogDirectoryError, UnknownTopicOrPartitionError
 from kafkalog.files.deferred_signals import shielded
 from kafkalog.files.regular import fsync_directory
@@ -127,10 +127,7 @@ def _distrust_others(log_set: LogSet, where: PartitionDirectory) -> None:
 
 def _opened(paths: Sequence[str], *, dry_run: bool, wait_ms: int) -> AbstractContextManager[LogSet]:
     directories = existing(paths)
-    if find_voters(directories) is None:
-        raise LogDirectoryError(
-            f"{', '.join(map(str, directories))}: this is no replicated set, and nobody is elected"
-        )
+    require_voters(directories, "this is no replicated set, and nobody is elected")
     policy = SetPolicy.of_upkeep(wait_ms)
     return opened_set(
         directories,

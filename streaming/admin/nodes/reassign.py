@@ -18,7 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from kafkalog.checkpoints.broker import read_topic_id
-from kafkalog.checkpoints.voters import find_voters
+from kafkalog.checkpoints.voters import require_voters
 from kafkalog.errors import (
     CorruptRecordError,
     LogDirectoryError,
@@ -46,7 +46,7 @@ from kafkalog.streaming.store.replicas.in_sync import (
     check_in_place,
     lagging_replicas,
 )
-from kafkalog.streaming.store.replicas.open_nodes import QuorumSession, inspect_nodes
+from kafkalog.streaming.store.replicas.open_nodes import QuorumSession
 from kafkalog.streaming.store.session import check_written, existing, opened_set
 
 if TYPE_CHECKING:
@@ -209,6 +209,9 @@ def check_moves(state: CommitState, moves: Iterable[Move]) -> None:
 # ----------------------------------------------------------------------------------------------
 
 _HOLDER: Final = "kafkalog node reassign"
+_NO_OTHER_NODE: Final = (
+    "this is no replicated set, and its partitions have no other node to move to"
+)
 
 
 class Moving(NamedTuple):
@@ -248,7 +251,7 @@ def reassign(
     """
     directories = _nodes_of(paths)
     if dry_run:
-        state = inspect_nodes(directories, SetPolicy.of_upkeep(wait_ms), refuse_lost_tail).state
+        state = _held(directories, wait_ms).inspect(refuse_lost_tail).state
         after = _started(state, moves, rate)
         return _moving(after, {*_keys(moves)} | {*_moving_keys(after)})
     keys = {*_keys(moves)}
@@ -281,7 +284,7 @@ def cancel_moves(
     """
     directories = _nodes_of(paths)
     if dry_run:
-        state = inspect_nodes(directories, SetPolicy.of_upkeep(wait_ms), refuse_lost_tail).state
+        state = _held(directories, wait_ms).inspect(refuse_lost_tail).state
         return _moving(_cancelled(state, {*state.node_of_member.values()}), {*_moving_keys(state)})
     with _held(directories, wait_ms) as held:
         log_set = held.open(refuse_lost_tail)
@@ -316,19 +319,14 @@ def known_state(paths: Sequence[str]) -> CommitState:
     Raises:
         LogDirectoryError: it is none, or fewer than a majority of its nodes are there.
     """
-    voters = find_voters(_nodes_of(paths))
-    assert voters is not None  # noqa: S101 - it was looked for
+    voters = require_voters(existing(paths), _NO_OTHER_NODE)
     voters.check_majority()
     return voters.newest
 
 
 def _nodes_of(paths: Sequence[str]) -> list[Path]:
     directories = existing(paths)
-    if find_voters(directories) is None:
-        raise LogDirectoryError(
-            f"{', '.join(map(str, directories))}: this is no replicated set, and its partitions "
-            "have no other node to move to"
-        )
+    require_voters(directories, _NO_OTHER_NODE)
     return directories
 
 
@@ -353,20 +351,19 @@ def _step(directories: Sequence[Path], wait_ms: int) -> _Step:
     """Copy some bytes, and publish what that has brought about."""
     begun = system.monotonic()
     with _held(directories, wait_ms) as held:
-        before = find_voters(directories)
-        assert before is not None  # noqa: S101 - the session has found them
-        rates = [each.rate for _, each in replicas_of(before.newest) if each.is_moving]
+        before = require_voters(directories).newest
+        rates = [each.rate for _, each in replicas_of(before) if each.is_moving]
         rate = max(rates, default=0)
         size = rate or COPIED_BYTES
         room = CopyBudget(size)
         log_set = held.open(refuse_lost_tail, room=room)
-        if log_set.state.topics != before.newest.topics:
+        if log_set.state.topics != before.topics:
             log_set.publish(log_set.state.following())
         copied, state = size - room.left, log_set.state
         is_over = not any(each.is_moving for _, each in replicas_of(state)) and not _left(log_set)
         progress = _progress(log_set)
     seconds = max(0.0, copied / rate - (system.monotonic() - begun)) if rate else 0.0
-    return _Step(state, {*_moving_keys(before.newest)}, is_over, progress, seconds)
+    return _Step(state, {*_moving_keys(before)}, is_over, progress, seconds)
 
 
 def _progress(log_set: LogSet) -> object:

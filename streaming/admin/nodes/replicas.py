@@ -15,7 +15,7 @@ from kafkalog.checkpoints.broker import (
     read_topic_id,
 )
 from kafkalog.checkpoints.commit_state import NO_LEADER, topic_key
-from kafkalog.checkpoints.voters import find_voters
+from kafkalog.checkpoints.voters import find_voters, require_voters
 from kafkalog.errors import CorruptRecordError, KafkaLogError, LogDirectoryError, OptionError
 from kafkalog.files.deferred_signals import check_interrupt, shielded
 from kafkalog.files.open_file import read_at
@@ -134,12 +134,11 @@ def inspect_replicas(paths: Sequence[str], topic: str | None = None) -> Replicas
         UnknownTopicOrPartitionError: there is no such topic.
     """
     directories = named(paths)
-    voters = find_voters(directories)
-    if voters is None:
-        raise LogDirectoryError(
-            f"{', '.join(map(str, directories))}: this is no replicated set. A path names the "
-            "nodes of one with semicolons between them, in quotes on a command line"
-        )
+    voters = require_voters(
+        directories,
+        "this is no replicated set. A path names the nodes of one with semicolons between them, in "
+        "quotes on a command line",
+    )
     check_known(voters.newest, directories, topic)
     folders = partitions_by_node(voters.live)
     partitions = tuple(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kafkalog.checkpoints.broker import META_PROPERTIES
 from kafkalog.checkpoints.commit_state import NodeState
-from kafkalog.checkpoints.voters import find_voters
+from kafkalog.checkpoints.voters import require_voters
 from kafkalog.errors import LogDirectoryError, OptionError
 from kafkalog.files.atomic import make_with_parents
 from kafkalog.files.deferred_signals import shielded
@@ -26,7 +26,7 @@ from kafkalog.streaming.store.open_set import check_given
 from kafkalog.streaming.store.policy import WAIT_MS, SetPolicy
 from kafkalog.streaming.store.recovery.unsynced_tail import refuse_lost_tail
 from kafkalog.streaming.store.replicas.controller import change_voters, with_voter
-from kafkalog.streaming.store.replicas.open_nodes import QuorumSession, inspect_nodes
+from kafkalog.streaming.store.replicas.open_nodes import QuorumSession
 from kafkalog.streaming.store.session import existing
 
 if TYPE_CHECKING:
@@ -106,27 +106,27 @@ def _change(
     known = {os.path.realpath(folder) for folder in directories}
     directories += [each for each in node.folders if os.path.realpath(each) not in known]
     check_given(directories)
-    if find_voters(directories) is None:
-        raise LogDirectoryError(
-            f"{', '.join(map(str, directories))}: this is no replicated set. One comes to be by "
-            "the first write to a path that names several nodes"
-        )
-    policy = SetPolicy.of_upkeep(wait_ms)
+    require_voters(
+        directories,
+        "this is no replicated set. One comes to be by the first write to a path that names "
+        "several nodes",
+    )
+    session = QuorumSession(directories, SetPolicy.of_upkeep(wait_ms), holder=_HOLDER)
     if dry_run:
-        state = inspect_nodes(directories, policy, refuse_lost_tail).state
+        state = session.inspect(refuse_lost_tail).state
         return _planned(state, directories, node, old)[1]
-    with QuorumSession(directories, policy, holder=_HOLDER) as held:
-        log_set = held.open(refuse_lost_tail)
+    with session:
+        log_set = session.open(refuse_lost_tail)
         changed, told = _planned(log_set.state, directories, node, old)
         if changed is not None:
             for folder in node.folders:
                 make_with_parents(folder)
                 check_file_system(folder)
                 check_no_broker(folder, timeout_ms=wait_ms)
-            held.lock(told.node, node.folders)
+            session.lock(told.node, node.folders)
             members = next(each.member_ids for each in changed.nodes if each.node_id == told.node)
             new_members = dict(zip(members, node.folders, strict=True))
-            change_voters(log_set, changed, new_members, held.verify)
+            change_voters(log_set, changed, new_members, session.verify)
         return told
 
 
@@ -146,18 +146,11 @@ def _named_node(text: str) -> _NewNode:
     return _NewNode(tuple(map(Path, places)), is_witness)
 
 
-def _voters(directories: Sequence[Path]) -> Voters:
-    found = find_voters(directories)
-    if found is None:
-        raise LogDirectoryError("the commit states went away while they were read: try again")
-    return found
-
-
 def _planned(
     state: CommitState, directories: Sequence[Path], new: _NewNode, old: str | None
 ) -> tuple[CommitState | None, ChangedVoters]:
     """Return the state that takes a node in, and what is told of it; no state if it is one."""
-    voters = _voters(directories)
+    voters = require_voters(directories)
     there = _node_at(voters, new)
     replaced = None if old is None else _node_named(voters, directories, old)
     last = max(node.node_id for node in state.nodes)

@@ -28,7 +28,7 @@ from kafkalog.checkpoints.commit_state import LOCK_FILE, PREPARED_FILE, STATE_FI
 from kafkalog.checkpoints.intent import INTENT_FILE, load_intent
 from kafkalog.checkpoints.sealed_file import read_head
 from kafkalog.checkpoints.state_file import state_bytes
-from kafkalog.checkpoints.voters import fault_of, find_voters
+from kafkalog.checkpoints.voters import fault_of, require_voters
 from kafkalog.errors import (
     CheckpointError,
     CommitError,
@@ -80,9 +80,8 @@ if TYPE_CHECKING:
 __all__ = [
     "LostNode",
     "QuorumSession",
+    "committed_nodes",
     "find_lost",
-    "inspect_committed_nodes",
-    "inspect_nodes",
     "is_in_sync_beside_others",
     "put_checkpoints_aside",
     "rebuild",
@@ -241,12 +240,8 @@ class QuorumSession(Closing):
                         locks.close()
 
     def _voters(self) -> Voters:
-        voters = find_voters(self._directories)
-        if voters is None:
-            raise LogDirectoryError(
-                f"{', '.join(map(str, self._directories))}: there is no commit state of a "
-                "replicated set"
-            )
+        refusal = "there is no commit state of a replicated set"
+        voters = require_voters(self._directories, refusal)
         if voters.strangers_text:
             _tell_strangers(voters.strangers_text)
         return voters
@@ -291,6 +286,24 @@ class QuorumSession(Closing):
         if lost:
             voters = self._rebuilt(lost, voters)
         return opened(voters, conditions)
+
+    def inspect(self, *conditions: Condition) -> LogSet:
+        """Return the set that :meth:`open` would, and change nothing; no lock is needed.
+
+        Raises:
+            LockTimeoutError: a writer is at work on a node.
+            LogDirectoryError: a broker is, or a cluster has the set; or fewer than a majority of
+                the nodes are there, or they were restored from old copies.
+        """
+        voters = require_voters(self._directories)
+        log_set = committed_nodes(voters)
+        for members in voters.live.values():
+            for folder in members.values():
+                check_unused(folder)
+        _refuse_handed_over(log_set.state, self._policy)
+        for check in conditions:
+            check(log_set)
+        return log_set
 
     def _set_of(self, voters: Voters) -> tuple[LogSet, Quorum]:
         nodes = _nodes(voters)
@@ -422,37 +435,12 @@ def _tell_strangers(text: str) -> None:
     _LOGGER.warning("%s", text)
 
 
-def inspect_nodes(directories: Sequence[Path], policy: SetPolicy, *conditions: Condition) -> LogSet:
-    """Return the set that a session would open, and change nothing; no lock is needed.
-
-    Raises:
-        LockTimeoutError: a writer is at work on a node.
-        LogDirectoryError: a broker is, or a cluster has the set; or fewer than a majority of the
-            nodes are there, or they were restored from old copies.
-    """
-    voters = find_voters(directories)
-    if voters is None:
-        raise LogDirectoryError("the commit states went away while they were read: try again")
-    voters.check_majority()
-    for members in voters.live.values():
-        for folder in members.values():
-            check_unused(folder)
-    log_set = LogSet(voters.newest, _nodes(voters))
-    _refuse_handed_over(log_set.state, policy)
-    for check in conditions:
-        check(log_set)
-    return log_set
-
-
-def inspect_committed_nodes(directories: Sequence[Path]) -> LogSet | None:
-    """Return the replicated set of directories as it is committed; None if they are none of one.
+def committed_nodes(voters: Voters) -> LogSet:
+    """Return a replicated set as it is committed.
 
     Raises:
         LogDirectoryError: fewer than a majority of the nodes are there.
     """
-    voters = find_voters(directories)
-    if voters is None:
-        return None
     voters.check_majority()
     return LogSet(voters.newest, _nodes(voters))
 

@@ -19,6 +19,7 @@ from tests.support.replicated import (
 
 import kafkalog
 from kafkalog.checkpoints.broker import read_topic_id, write_topic_id
+from kafkalog.checkpoints.voters import require_voters
 from kafkalog.errors import FencedMemberError, LogDirectoryError
 from kafkalog.model import OFFSETS_TOPIC, TopicPartition
 from kafkalog.streaming.admin.compaction import Wanted, compact
@@ -29,7 +30,7 @@ from kafkalog.streaming.groups.group_log import GroupLog
 from kafkalog.streaming.groups.membership import GroupMember
 from kafkalog.streaming.log.partition_log import PartitionLog
 from kafkalog.streaming.store.policy import SetPolicy
-from kafkalog.streaming.store.replicas.open_nodes import inspect_committed_nodes
+from kafkalog.streaming.store.replicas.open_nodes import committed_nodes
 from kafkalog.streaming.store.session import inspect_state
 
 if TYPE_CHECKING:
@@ -203,8 +204,7 @@ def test_a_group_is_not_read_of_a_replica_that_is_brought_up_to_date(
     with kafkalog.Consumer(path_of(nodes), "g", "t", options=EARLIEST) as consumer:
         assert consumer.poll(10) is not None
         consumer.commit()
-    log_set = inspect_committed_nodes(nodes)
-    assert log_set is not None
+    log_set = committed_nodes(require_voters(nodes))
     slices = PartitionLog.slices
 
     def sliced(self: PartitionLog, start: int, end: int) -> list[SegmentSlice]:

@@ -366,7 +366,8 @@ def _takes_locks(function: ast.FunctionDef) -> bool:
     used = [call.func for call in calls]
     used += [call.args[0] for call in calls if getattr(call.func, "id", "") == "partial"]
     names = {each.id if isinstance(each, ast.Name) else getattr(each, "attr", "") for each in used}
-    return bool(names & {"DirectoryLocks", "Session", "opened_set", "_session", "_written"})
+    takers = {"DirectoryLocks", "Session", "session_of", "opened_set", "_session", "_written"}
+    return bool(names & takers)
 
 
 def no_thread(*_: Any) -> int:
