@@ -110,7 +110,7 @@ from kafkalog.checkpoints.sealed_file import (
 )
 from kafkalog.errors import CheckpointError, InvalidTopicError, KafkaLogError
 from kafkalog.files.system import remembered, system
-from kafkalog.files.timeouts import stalled
+from kafkalog.files.timeouts import at, stalled
 from kafkalog.files.watch import Stamp, stamp_of
 from kafkalog.model import validate_topic_name
 
@@ -311,7 +311,7 @@ def _head(state: CommitState) -> JsonObject:
         **({"nodes": [*map(node_line, state.nodes)]} if state.nodes else {}),
         **({"former": [*map(node_line, state.former)]} if state.former else {}),
         **({"controller": state.controller} if state.controller else {}),
-        **({"previous": state.previous} if state.previous and state.is_replicated else {}),
+        **({"previous": state.previous} if state.previous else {}),
         **({"lentTo": state.handed_to} if state.handed_to else {}),
     }
 
@@ -537,16 +537,17 @@ def names_nodes(directory: Path) -> bool:
         return False
     path, known = directory / STATE_FILE, remembered(_NamesNodes)
     try:
-        stamp = stamp_of(str(path))
-        if stamp is None:
-            return False
-        published = _published(directory, stamp)
-        if published is not None:
-            return published.is_replicated
-        found = known.get(path)
-        if found is None or found[0] != stamp:
-            head = read_head(path)
-            found = known[path] = stamp, head is not None and "nodes" in head
+        with at(directory):
+            stamp = stamp_of(str(path))
+            if stamp is None:
+                return False
+            published = _published(directory, stamp)
+            if published is not None:
+                return published.is_replicated
+            found = known.get(path)
+            if found is None or found[0] != stamp:
+                head = read_head(path)
+                found = known[path] = stamp, head is not None and "nodes" in head
     except (OSError, KafkaLogError):
         return False
     return found[1]

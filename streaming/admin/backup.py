@@ -445,6 +445,7 @@ def _of_one_node(state: CommitState) -> CommitState:
         topics=topics,
         controller="",
         controller_epoch=0,
+        previous="",
     )
 
 
