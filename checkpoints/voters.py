@@ -52,6 +52,8 @@ FROM_ONE_NODE: Final = (
 )
 """What to do about a replicated set of which no majority is left."""
 
+_WENT_AWAY: Final = "the commit states went away while they were read: try again"
+
 
 @dataclass(frozen=True)
 class Voters:
@@ -319,18 +321,17 @@ def require_voters(folders: Sequence[Path], refusal: str = "") -> Voters:
     ``refusal`` says what is wrong if they are none of one; without it they were a moment ago.
 
     Raises:
-        LogDirectoryError: they are none of one; or as :func:`find_voters`.
+        LogDirectoryError: they are none of one, or belong to different sets.
     """
     voters = find_voters(folders)
-    if voters is not None:
-        return voters
-    if refusal:
-        raise LogDirectoryError(f"{', '.join(map(str, folders))}: {refusal}")
-    raise LogDirectoryError("the commit states went away while they were read: try again")
+    if voters is None:
+        why = f"{', '.join(map(str, folders))}: {refusal}" if refusal else _WENT_AWAY
+        raise LogDirectoryError(why)
+    return voters
 
 
 def voters_of(found: FoundStates) -> Voters | None:
-    """Return the nodes of the replicated set whose states were found; as :func:`find_voters`.
+    """Return the nodes of the replicated set whose states were found; None without any.
 
     Raises:
         LogDirectoryError: the directories belong to different sets, or two are one member.

@@ -81,13 +81,11 @@ from kafkalog.streaming.store.session import check_written, existing, opened_set
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
-    from contextlib import AbstractContextManager
     from pathlib import Path
 
     from kafkalog.checkpoints.commit_state import CommitState
     from kafkalog.streaming.store.log_set import LogSet
     from kafkalog.streaming.store.recovery.partition_states import PartitionEnd
-    from kafkalog.streaming.store.session import Condition
 
 
 __all__ = [
@@ -256,20 +254,13 @@ def _hand_over_one(
         refuse_another_identity(log_set.directories, cluster_id, node_id)
         begun.look(mends=not dry_run)(log_set)
 
-    with _written(directories, look, wait_ms, dry_run=dry_run) as log_set:
+    check_written(directories)
+    policy, holder = SetPolicy.of_upkeep(wait_ms), "kafkalog broker handover"
+    with opened_set(directories, policy, look, holder=holder, dry_run=dry_run) as log_set:
         done = _ready(log_set, begun, topic_ids, dry_run=dry_run)
         for folder in () if done.problems else log_set.directories:
             _give(folder, done, cluster_id, node_id, dry_run=dry_run)
         return done
-
-
-def _written(
-    directories: Sequence[Path], look: Condition, wait_ms: int, *, dry_run: bool
-) -> AbstractContextManager[LogSet]:
-    """Open a set that our sink wrote."""
-    check_written(directories)
-    policy = SetPolicy.of_upkeep(wait_ms)
-    return opened_set(directories, policy, look, holder="kafkalog broker handover", dry_run=dry_run)
 
 
 def _ready(

@@ -253,8 +253,8 @@ def reassign(
     if dry_run:
         state = _held(directories, wait_ms).inspect(refuse_lost_tail).state
         after = _started(state, moves, rate)
-        return _moving(after, {*_keys(moves)} | {*_moving_keys(after)})
-    keys = {*_keys(moves)}
+        return _moving(after, {move.key for move in moves} | {*_moving_keys(after)})
+    keys = {move.key for move in moves}
     if moves or rate is not None:
         with _held(directories, wait_ms) as held:
             log_set = held.open(refuse_lost_tail)
@@ -436,10 +436,6 @@ def _cancelled(state: CommitState, live: Container[int]) -> CommitState:
     return changed_topics(state, change)
 
 
-def _keys(moves: Sequence[Move]) -> list[TopicPartition]:
-    return [move.key for move in moves]
-
-
 def _moving_keys(state: CommitState) -> list[TopicPartition]:
     return [key for key, each in replicas_of(state) if each.is_moving]
 
@@ -507,27 +503,16 @@ def move_folders(
             directories, policy, refuse_lost_tail, holder=_HOLDER, dry_run=dry_run
         ) as log_set:
             place = _place_of(log_set, target)
-            left = _left_to_move(log_set, place, topic, partition)
+            found = _found(log_set, place, topic, partition)
+            left = [each for each in found if each.log_dir != place]
             if dry_run:
-                return [_moving_folder(each, place) for each in left]
+                return [MovingFolder(each.topic_partition, each.log_dir, place) for each in left]
             moved = _moved(log_set, left, place, room)
         done += moved
         if len(moved) == len(left):
             return done
         copied = (rate or COPIED_BYTES) - room.left
         pause(max(0.0, copied / rate - (system.monotonic() - begun)) if rate else 0.0)
-
-
-def _left_to_move(
-    log_set: LogSet, place: Path, topic: str, partition: int | None
-) -> list[PartitionDirectory]:
-    """Find the folders that are not in the log directory yet; raises as :func:`_found`."""
-    found = _found(log_set, place, topic, partition)
-    return [each for each in found if each.log_dir != place]
-
-
-def _moving_folder(where: PartitionDirectory, place: Path) -> MovingFolder:
-    return MovingFolder(where.topic_partition, where.log_dir, place)
 
 
 def _moved(
@@ -537,7 +522,7 @@ def _moved(
     moved = _copied(log_set, left, place, room)
     if moved:
         put_in_place(log_set, moved)
-    return [_moving_folder(each, place) for each in left[: len(moved)]]
+    return [MovingFolder(each.topic_partition, each.log_dir, place) for each in left[: len(moved)]]
 
 
 @shielded

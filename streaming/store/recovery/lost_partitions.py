@@ -164,15 +164,15 @@ def lost_of_living(
 ) -> Iterator[tuple[TopicState, list[int]]]:
     """Return what topics have lost that are still there, in some partition: each with its numbers.
 
-    Of a replicated set that is what has no replica in sync here: nobody deletes topics there by
-    removing folders.
+    Of a topic with replicas that is what has none in sync here: nobody deletes it by removing
+    folders.
 
     Raises:
         CheckpointError: a topic's id in a folder that cannot be trusted.
     """
     for key, topic in state.topics.items():
         lost = lost_partitions(topic, there)
-        if lost and (state.is_replicated or key in _living_keys(state, topic.name, there)):
+        if lost and (topic.replicas or key in _living_keys(state, topic.name, there)):
             yield topic, lost
 
 

@@ -240,8 +240,7 @@ class QuorumSession(Closing):
                         locks.close()
 
     def _voters(self) -> Voters:
-        refusal = "there is no commit state of a replicated set"
-        voters = require_voters(self._directories, refusal)
+        voters = require_voters(self._directories, "there is no commit state of a replicated set")
         if voters.strangers_text:
             _tell_strangers(voters.strangers_text)
         return voters

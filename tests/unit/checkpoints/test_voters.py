@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,7 @@ import pytest
 from kafkalog.checkpoints.commit_state import PREPARED_FILE, STATE_FILE, CommitState, NodeState
 from kafkalog.checkpoints.intent import INTENT_FILE, Intent
 from kafkalog.checkpoints.state_file import state_bytes
-from kafkalog.checkpoints.voters import Voters, find_voters
+from kafkalog.checkpoints.voters import Voters, find_voters, require_voters
 from kafkalog.errors import LogDirectoryError
 
 if TYPE_CHECKING:
@@ -110,6 +111,10 @@ def test_a_set_of_one_node_has_no_voters(tmp_path: Path) -> None:
         state_bytes(replace(STATE, nodes=(), controller_epoch=0, member_id="m0"))
     )
     assert find_voters([tmp_path]) is None
+    with pytest.raises(LogDirectoryError, match=f"^{re.escape(str(tmp_path))}: nobody votes$"):
+        require_voters([tmp_path], "nobody votes")
+    with pytest.raises(LogDirectoryError, match="went away while they were read: try again"):
+        require_voters([tmp_path])
 
 
 def prepare(folder: Path, epoch: int) -> None:

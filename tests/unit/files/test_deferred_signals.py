@@ -341,7 +341,6 @@ _UNDER_ITS_CALLERS = {
     "opened_after_broker",
     "opened_logs",
     "_session",
-    "_written",
 }
 
 
@@ -366,7 +365,7 @@ def _takes_locks(function: ast.FunctionDef) -> bool:
     used = [call.func for call in calls]
     used += [call.args[0] for call in calls if getattr(call.func, "id", "") == "partial"]
     names = {each.id if isinstance(each, ast.Name) else getattr(each, "attr", "") for each in used}
-    takers = {"DirectoryLocks", "Session", "session_of", "opened_set", "_session", "_written"}
+    takers = {"DirectoryLocks", "Session", "session_of", "opened_set", "_session"}
     return bool(names & takers)
 
 
