@@ -229,8 +229,9 @@ class BucketSetBack(Scene):
         super().go_on()
 
     def shorten(self) -> None:
+        # Whole: a member's thread looks at the bucket meanwhile.
         self.bucket.rename(self.folder / "replaced")
-        shutil.copytree(self.folder / "copy", self.bucket)
+        (self.folder / "copy").rename(self.bucket)
 
     def grow(self, end: int) -> None:
         write(f"s3a://by/another/process{self.folder}", values("new", CUT_AT, end))
