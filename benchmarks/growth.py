@@ -74,7 +74,7 @@ from kafkalog.streaming.source.planner import Selection
 from kafkalog.streaming.source.reading import read_split
 from kafkalog.streaming.source.schema import RowSchema, source_schema
 from kafkalog.streaming.source.stream_control import StreamControl
-from kafkalog.streaming.store.nodes import write_state
+from kafkalog.streaming.store.nodes import Node
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -503,7 +503,8 @@ def _build_ids(folder: Path, ids: int) -> None:
     now_ms = time.time_ns() // 1_000_000
     versions = {f"id-{number}": WriterState("", 0, None, now_ms) for number in range(ids)}
     topics = {key: replace(topic, versions=versions) for key, topic in state.topics.items()}
-    assert write_state(state.following(topics=topics), {state.member_id: folder}) is None
+    node = Node({state.member_id: folder})
+    assert node.publish(state.following(topics=topics), lambda: None) is None
 
 
 def _build_topics(folder: Path, topics: int) -> None:
