@@ -315,11 +315,7 @@ def retain(
     if (root := bucket_of(paths)) is not None:
         return _retain_bucket(root, topic, config or {}, dry_run=dry_run)
     with opened_logs(
-        paths,
-        "kafkalog retain",
-        allows_broker=allows_broker,
-        dry_run=dry_run,
-        wait_ms=wait_ms,
+        paths, "kafkalog retain", allows_broker=allows_broker, dry_run=dry_run, wait_ms=wait_ms
     ) as log_set:
         check_known(log_set.state, log_set.directories, topic)
         return retain_set(

@@ -116,26 +116,25 @@ def take_over_nodes(
             handed over.
         KafkaLogError, OSError: a replica cannot be read or written; the takeover is run again.
     """
-    begun = RecoveryReport()
-    look = begun.look(mends=not dry_run)
+    look = RecoveryReport().look(mends=not dry_run)
     with opened_nodes(
         directories, before, look, holder=_HOLDER, wait_ms=wait_ms, dry_run=dry_run
     ) as log_set:
         done = RecoveryReport(log_set.state.set_id)
         if not log_set.state.handed_to:
             _check_was_handed_over(log_set, before)
-            if not dry_run:
-                _end(log_set, done)
-            return done
-        found = _Found(_replicas(log_set, done, dry_run=dry_run))
-        truth, known = _chosen(log_set, found, done, metadata, ends)
-        if not done.problems:
-            state = with_broker_settings(_taken(log_set.state, found), [*directories, *metadata])
-            _note(log_set.state, state, found, done)
-            if not dry_run:
-                _settle(log_set, truth, known)
-                _take(log_set, found, state)
-                _end(log_set, done)
+        else:
+            found = _Found(_replicas(log_set, done, dry_run=dry_run))
+            truth, known = _chosen(log_set, found, done, metadata, ends)
+            if not done.problems:
+                taken = _taken(log_set.state, found)
+                state = with_broker_settings(taken, [*directories, *metadata])
+                _note(log_set.state, state, found, done)
+                if not dry_run:
+                    _settle(log_set, truth, known)
+                    _take(log_set, found, state)
+        if not done.problems and not dry_run:
+            _end(log_set, done)
         return done
 
 

@@ -511,8 +511,7 @@ def move_folders(
         done += moved
         if len(moved) == len(left):
             return done
-        copied = (rate or COPIED_BYTES) - room.left
-        pause(max(0.0, copied / rate - (system.monotonic() - begun)) if rate else 0.0)
+        pause(max(0.0, (rate - room.left) / rate - (system.monotonic() - begun)) if rate else 0.0)
 
 
 def _moved(
