@@ -127,8 +127,7 @@ def take_over_nodes(
             found = _Found(_replicas(log_set, done, dry_run=dry_run))
             truth, known = _chosen(log_set, found, done, metadata, ends)
             if not done.problems:
-                taken = _taken(log_set.state, found)
-                state = with_broker_settings(taken, [*directories, *metadata])
+                state = _taken(log_set.state, found, [*directories, *metadata])
                 _note(log_set.state, state, found, done)
                 if not dry_run:
                     _settle(log_set, truth, known)
@@ -298,8 +297,11 @@ def _fallen_back(state: CommitState, found: _Found) -> Iterator[str]:
             )
 
 
-def _taken(state: CommitState, found: _Found) -> CommitState:
-    """Return the state that commits what the truth holds, with all replicas in sync."""
+def _taken(state: CommitState, found: _Found, settings_in: Sequence[Path]) -> CommitState:
+    """Return the state that commits what the truth holds, with all replicas in sync.
+
+    Topics get their settings from the metadata logs in ``settings_in``.
+    """
     topics: dict[str, TopicState] = {
         key: topic
         for key, topic in state.topics.items()
@@ -329,7 +331,8 @@ def _taken(state: CommitState, found: _Found) -> CommitState:
             },
             replicas={**topic.replicas, number: replicas},
         )
-    return replace(state, topics=topics, handed_to="").with_boot(state.boot)
+    taken = replace(state, topics=topics, handed_to="").with_boot(state.boot)
+    return with_broker_settings(taken, settings_in)
 
 
 def _is_former(state: CommitState, key: str, found: _Found) -> bool:
