@@ -255,7 +255,7 @@ class PartitionLog(Closing):
         found: list[SegmentSlice] = []
         done = start
         # where segments overlap, one far below may hold the offset
-        for segment in self.segments if self._may_overlap else self.segments.from_floor(start):
+        for segment in self.segments if self._may_overlap else self.segments.between(start, end):
             if segment.base_offset >= end:
                 break
             with segment if found or not leaves_open or self._may_overlap else nullcontext():
@@ -277,7 +277,7 @@ class PartitionLog(Closing):
 
         The segment of the listing most often is that file.
         """
-        named = self.segments.from_floor(piece.base_offset)[0]
+        named = self.segments.from_floor(piece.base_offset, 1)[0]
         with suppress(FileNotFoundError):
             if named.identity == (piece.device, piece.inode):
                 return named
@@ -294,7 +294,7 @@ class PartitionLog(Closing):
             headers = segment.headers(segment.floor_position(MAX_OFFSET))
             last = next(iter(deque(headers, maxlen=1)), None)
             if last is not None and last.last_offset >= following:
-                with self.segments.from_floor(last.last_offset)[0] as other:
+                with self.segments.from_floor(last.last_offset, 1)[0] as other:
                     if other.holds(last.offset, last.last_offset):
                         return last.last_offset + 1
         return following
@@ -338,7 +338,7 @@ class PartitionLog(Closing):
 
     def _read(self, start: int, end: int, max_bytes: int, min_one_message: bool) -> Chunk | None:
         for planned in self._slice(start, end) if start < end else ():
-            with self.segments.from_floor(planned.base_offset)[0] as segment:
+            with self.segments.from_floor(planned.base_offset, 1)[0] as segment:
                 position = segment.translate_offset(max(start, planned.start_offset))
                 if position is not None:
                     return _read_some(segment, position, end, max_bytes, min_one_message)

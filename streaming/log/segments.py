@@ -218,11 +218,19 @@ class LogSegments(Sequence[LogSegment]):
         slot = self._after(offset) - 1
         return self._segments[slot] if slot >= 0 else None
 
-    def from_floor(self, offset: int) -> Self:
-        """Return the segment that holds ``offset``, and those after; all if it lies before them."""
+    def from_floor(self, offset: int, most: int | None = None) -> Self:
+        """Return the segment that holds ``offset``, and those after; all if it lies before them.
+
+        At most so many: who walks through a log asks at each segment.
+        """
         if len(self._segments) <= 1:
             return self
-        return self[max(0, self._after(offset) - 1) :]
+        first = max(0, self._after(offset) - 1)
+        return self[first : None if most is None else first + most]
+
+    def between(self, start: int, end: int) -> Self:
+        """Return the segment that holds ``start``, and those after it that begin below ``end``."""
+        return self[max(0, self._after(start) - 1) : self._after(end - 1)]
 
     def higher(self, offset: int) -> LogSegment | None:
         """Return the first segment whose base offset is above ``offset``; None without one."""

@@ -209,9 +209,7 @@ def _measured(
 
 def segments_between(segments: LogSegments, start: int, end: int) -> list[LogSegment]:
     """Return the segment that holds ``start`` and those after it that begin below ``end``."""
-    if start >= end:
-        return []
-    return [segment for segment in segments.from_floor(start) if segment.base_offset < end]
+    return list(segments.between(start, end)) if start < end else []
 
 
 def _bytes(segments: list[LogSegment]) -> int:

@@ -329,7 +329,7 @@ def _segment_of(
 def _open_segment_of(
     listing: SegmentListing, offset: int, done: FileIdentity | None
 ) -> LogSegment | None:
-    for segment in listing.segments().from_floor(offset)[:2]:
+    for segment in listing.segments().from_floor(offset, 2):
         if segment.identity != done:
             return segment
         segment.close()
