@@ -510,7 +510,7 @@ def note_published(directory: Path, state: CommitState, file: Stamp) -> None:
 
 
 def find_published(directory: Path) -> CommitState | None:
-    """Return the state that this process has published last, if nobody has published since."""
+    """Return the state that this process published last, if it is still the one in its file."""
     return _published(directory, stamp_of(str(directory / STATE_FILE)))
 
 

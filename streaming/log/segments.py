@@ -229,8 +229,12 @@ class LogSegments(Sequence[LogSegment]):
         return self[first : None if most is None else first + most]
 
     def between(self, start: int, end: int) -> Self:
-        """Return the segment that holds ``start``, and those after it that begin below ``end``."""
-        return self[max(0, self._after(start) - 1) : self._after(end - 1)]
+        """Return the segment that holds ``start``, and those after it that begin below ``end``.
+
+        Nothing where ``start`` is not below ``end``.
+        """
+        below = self._after(end - 1) if start < end else 0
+        return self[max(0, self._after(start) - 1) : below]
 
     def higher(self, offset: int) -> LogSegment | None:
         """Return the first segment whose base offset is above ``offset``; None without one."""

@@ -307,9 +307,10 @@ def ensure_set(paths: Sequence[str | Path], policy: SetPolicy, *, knows_nodes: b
 
 
 def _published_set(directories: Sequence[Path]) -> str | None:
-    """Return the id of the set in which this process has published last, and nobody since.
+    """Return the set's id if all its directories still have the state that this process published.
 
-    All else that may be wrong with its directories was looked for then, and is under the locks.
+    What else may be wrong with them was checked before that, and is checked under the locks. None
+    if another process has published, or a directory is missing or of another set.
     """
     states = [find_published(folder) for folder in directories]
     known = [state for state in states if state is not None and not state.is_replicated]

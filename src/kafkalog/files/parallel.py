@@ -73,7 +73,8 @@ def for_each(action: Callable[[_T], object], items: Sequence[_T]) -> None:
 class FileSyncer:
     """Takes over open files, and syncs and closes them in threads while others are written.
 
-    Use it as a context manager: at its end all are durable, or the first error is raised. No file
+    One alone is synced by the caller. Use it as a context manager: at its end all are durable, or
+    the first error is raised. No file
     is synced twice, even if the first time failed. Its threads have ended then, however it ends.
     """
 

@@ -127,7 +127,7 @@ def _distrust_others(log_set: LogSet, where: PartitionDirectory) -> None:
 
 def _opened(paths: Sequence[str], *, dry_run: bool, wait_ms: int) -> AbstractContextManager[LogSet]:
     directories = existing(paths)
-    require_voters(directories, "this is no replicated set, and nobody is elected")
+    require_voters(directories, "this is no replicated set, so there is no leader to elect")
     policy = SetPolicy.of_upkeep(wait_ms)
     return opened_set(
         directories,

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from kafkalog.streaming.options.topic_settings import LogConfig
 
 
-__all__ = ["Cleanable", "SourceSegment", "find_cleanable", "group_segments", "segments_between"]
+__all__ = ["Cleanable", "SourceSegment", "find_cleanable", "group_segments"]
 
 
 # ----------------------------------------------------------------------------------------------
@@ -200,28 +200,23 @@ def _measured(
     return Cleanable(
         first_dirty_offset=first_dirty,
         end_offset=end,
-        clean_bytes=_bytes(segments_between(segments, -1, first_dirty)),
-        dirty_bytes=_bytes(segments_between(segments, min(first_dirty, end), end)),
+        clean_bytes=_bytes(segments.between(-1, first_dirty)),
+        dirty_bytes=_bytes(segments.between(first_dirty, end)),
         delay_ms=_delay(waiting, config.max_compaction_lag_ms, now_ms),
         checkpoint_is_void=is_void,
     )
 
 
-def segments_between(segments: LogSegments, start: int, end: int) -> list[LogSegment]:
-    """Return the segment that holds ``start`` and those after it that begin below ``end``."""
-    return list(segments.between(start, end)) if start < end else []
-
-
-def _bytes(segments: list[LogSegment]) -> int:
+def _bytes(segments: LogSegments) -> int:
     return sum(segment.size for segment in segments)
 
 
-def _inactive_from(segments: LogSegments, offset: int) -> list[LogSegment]:
+def _inactive_from(segments: LogSegments, offset: int) -> LogSegments:
     assert segments.active is not None  # noqa: S101 - callers looked
-    return segments_between(segments, offset, segments.active.base_offset)
+    return segments.between(offset, segments.active.base_offset)
 
 
-def _first_younger(segments: list[LogSegment], lag_ms: int, now_ms: int) -> int | None:
+def _first_younger(segments: LogSegments, lag_ms: int, now_ms: int) -> int | None:
     """Return the base offset of the first segment with a record younger than ``lag_ms``."""
     if lag_ms <= 0:
         return None
@@ -234,7 +229,7 @@ def _first_younger(segments: list[LogSegment], lag_ms: int, now_ms: int) -> int 
     return None
 
 
-def _delay(segments: list[LogSegment], max_lag_ms: int, now_ms: int) -> int:
+def _delay(segments: LogSegments, max_lag_ms: int, now_ms: int) -> int:
     first_batches = (segment.header_at(0) for segment in segments)
     times = [first.max_timestamp for first in first_batches if first and first.max_timestamp > 0]
     return max(0, now_ms - max_lag_ms - min(times)) if times else 0

@@ -22,7 +22,6 @@ from kafkalog.streaming.log.compaction.batch_filter import (
 from kafkalog.streaming.log.compaction.cleanable import (
     SourceSegment,
     group_segments,
-    segments_between,
 )
 from kafkalog.streaming.log.compaction.transactions import CleanedTransactions
 from kafkalog.streaming.log.files import LOG, TXN_INDEX, file_name
@@ -444,14 +443,14 @@ class _Cleaner:
                     writer.append(piece)
 
 
-def _listed(directory: Path, start: int, end: int) -> tuple[list[LogSegment], list[SourceSegment]]:
+def _listed(directory: Path, start: int, end: int) -> tuple[LogSegments, list[SourceSegment]]:
     """Give the dirty segments, and all up to their end as they are before any of them is read.
 
     So the caller notices what replaces one of them meanwhile.
     """
     listed = LogSegments.of(directory)
-    dirty = segments_between(listed, start, end)
-    return dirty, [_look(segment) for segment in segments_between(listed, 0, end)] if dirty else []
+    dirty = listed.between(start, end)
+    return dirty, [_look(segment) for segment in listed.between(0, end)] if dirty else []
 
 
 def _look(segment: LogSegment) -> SourceSegment:

@@ -164,8 +164,8 @@ def lost_of_living(
 ) -> Iterator[tuple[TopicState, list[int]]]:
     """Return what topics have lost that are still there, in some partition: each with its numbers.
 
-    Of a topic with replicas that is what has none in sync here: nobody deletes it by removing
-    folders.
+    A partition with replicas is lost if none of them is in sync here. Its topic is always still
+    there: a replicated topic is not deleted by removing folders.
 
     Raises:
         CheckpointError: a topic's id in a folder that cannot be trusted.

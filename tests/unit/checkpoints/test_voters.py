@@ -111,8 +111,8 @@ def test_a_set_of_one_node_has_no_voters(tmp_path: Path) -> None:
         state_bytes(replace(STATE, nodes=(), controller_epoch=0, member_id="m0"))
     )
     assert find_voters([tmp_path]) is None
-    with pytest.raises(LogDirectoryError, match=f"^{re.escape(str(tmp_path))}: nobody votes$"):
-        require_voters([tmp_path], "nobody votes")
+    with pytest.raises(LogDirectoryError, match=f"^{re.escape(str(tmp_path))}: this is one node$"):
+        require_voters([tmp_path], "this is one node")
     with pytest.raises(LogDirectoryError, match="went away while they were read: try again"):
         require_voters([tmp_path])
 
