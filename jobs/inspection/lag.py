@@ -187,7 +187,7 @@ class GroupReaders:
     def look(self, watch: LogEndTracker, ends: PartitionOffsets) -> list[Reader]:
         """Return the groups that have positions; ``ends`` is what ``watch`` has just found.
 
-        Of named groups those that lie where a broker keeps them: it reads nothing else.
+        For named groups only their own partitions of ``__consumer_offsets`` are read.
 
         Raises:
             CorruptRecordError: the positions cannot be read.

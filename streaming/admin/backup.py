@@ -6,8 +6,7 @@ A set that our sink writes
     and copies what has come since, then the commit state. The copy is the set at that moment.
 
 A replicated set
-    is copied likewise, each partition once, into one folder
-    (:mod:`~kafkalog.streaming.admin.backup`). The copy is a set of one node.
+    is copied likewise, each partition once, into one folder. The copy is a set of one node.
 
 A log in an object store
     is copied as of one commit. What is not sealed there is appended to new logs, as it would have

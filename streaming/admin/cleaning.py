@@ -10,7 +10,7 @@ Cut off before step 4, nothing has changed. In it, the groups that are in place 
 round cleans the same part again.
 
 Of a replicated set the log of the leader is cleaned. Each session puts copies in place on all
-replicas in sync, too (:mod:`~kafkalog.streaming.admin.cleaning`).
+replicas in sync, too.
 """
 
 from __future__ import annotations

@@ -1,4 +1,9 @@
-"""Delete the oldest segments of partitions: what retention and DeleteRecords share."""
+"""Delete the oldest segments of partitions: what retention and DeleteRecords share.
+
+:class:`ManagedLog` is a partition's log with its state under the locks. It rolls an active segment
+that is to go, and cuts what is torn at its end then. Below, the snapshots of producers that a
+deletion needs.
+"""
 
 from __future__ import annotations
 
@@ -252,7 +257,7 @@ class ManagedLog:
         off is ended first (``ends_swap``).
 
         Raises:
-            KafkaLogError: the log is to be left alone, see the module.
+            KafkaLogError: what is there cannot be trusted: nothing is to be deleted.
         """
         name, number = where.topic_partition
         key = topic_key(name, read_topic_id(where.path))
@@ -377,7 +382,8 @@ class ManagedLog:
     def shared(self, other: ManagedLog, gone: Expired) -> int:
         """Return how many segments of another replica go where ``gone`` has expired of this one.
 
-        A segment goes that ends by the first one that is left; the active one only if both roll.
+        It deletes the segments that end at or below the first one that is left here. Its active
+        segment goes only if both replicas roll.
         """
         if not gone.segments:
             return 0

@@ -1,4 +1,7 @@
-"""Plan of a commit, and what it appends to each partition."""
+"""Append to a partition in a commit: offsets, what the intent says, the bytes, the syncs.
+
+Also :class:`CommitPlan`, the rules that a commit goes by, and the cache of open appenders.
+"""
 
 from __future__ import annotations
 

@@ -458,9 +458,9 @@ def position_at(watch: LogEndTracker, key: TopicPartition, offset: int) -> Sourc
 def divergence_at(
     watch: LogEndTracker, key: TopicPartition, position: SourcePosition
 ) -> Divergence | None:
-    """Tell whether a log, as of a watch's last look, has another history than up to a position.
+    """Return where a log, as of a watch's last look, differs from what was read up to a position.
 
-    None where it has not, and where nothing tells.
+    None if it does not, or if nothing tells.
     """
     known = None if position.last_batch is None else LastBatch.from_text(position.last_batch)
     if known is None:

@@ -371,9 +371,9 @@ class Replication:
         return settled
 
     def check_in_sync(self, state: CommitState, appends: Iterable[PartitionAppend]) -> None:
-        """See, before a batch begins, that enough replicas are about to get it.
+        """Check, before a batch begins, that enough replicas are in sync.
 
-        Those that lag leave the in-sync sets even if not: the next session copies them.
+        If too few are, those that lag leave the ISR all the same: the next session copies them.
 
         Raises:
             NotEnoughReplicasError: too few are.

@@ -140,7 +140,7 @@ def next_state(
     """Return the state that publishes ``appends`` and remembers their batch.
 
     Writers that have been silent for long are forgotten, each by its own
-    ``transactional.id.expiration.ms``: see :mod:`~kafkalog.streaming.commit.states`.
+    ``transactional.id.expiration.ms``.
     """
     writers = still_known(state.writers, now_ms)
     topics = {

@@ -1,9 +1,8 @@
-"""Write, reset or delete positions of a group, as nobody of its members does.
+"""Write, reset or delete positions of a group from outside, while no member is alive.
 
-A member lives while its counter changes. One that was killed is in the group's record still, if
-nobody was there to go on without it. So who asks for a change watches for as long as the members'
-session time-outs. Who stands still all that time is lost, and the group becomes empty with the
-change.
+A member is alive while its heartbeat counter changes. One that was killed may still be in the
+group's record. So a change first watches the counters for the longest ``session.timeout.ms``. If
+none changes, all members count as dead, and the change leaves the group empty.
 """
 
 from __future__ import annotations

@@ -92,8 +92,8 @@ class _OvertakenError(FencedMemberError):
 class Unchanged:
     """A condition of a commit: a group is as it was when the decision was made.
 
-    ``stands``: partitions in which the group has to have a position still. ``begins``: those in
-    which it must not have got one: whoever moved it there meanwhile knows better where it begins.
+    ``stands``: partitions that must still have a committed position. ``begins``: partitions that
+    must not have one yet; if another commit sets one first, that one wins.
     """
 
     log: GroupLog

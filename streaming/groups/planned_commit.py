@@ -161,9 +161,8 @@ def _parsed(line: Mapping[str, Any]) -> Plan:
 # ----------------------------------------------------------------------------------------------
 # What a query's sink commits beside its rows: how far the query's source has come in its group.
 #
-# The source has joined the group in another process, and has left its plan in a file
-# (:mod:`~.plan_files`). The sink publishes the positions at the end of that plan by the rename
-# that publishes the rows.
+# The source has joined the group in another process, and has left its plan in a file, as above. The
+# sink publishes the positions at the end of that plan by the rename that publishes the rows.
 
 
 _GROUPS_KEPT: Final = 8

@@ -1,6 +1,7 @@
-"""Append to segments batch by batch: which one, its bytes, its largest timestamp, its indexes.
+"""How a segment grows by a batch: its bytes, its largest timestamp, its index entries.
 
-Three of the five steps of an append (``plan_append`` has the first two, which choose the segment):
+It computes them, and :mod:`.appender` writes. Three of the five steps of an append
+(``plan_append`` has the first two, which choose the segment):
 
 3. **append** the batch to the log;
 4. remember the **largest timestamp** so far, with the last offset of the batch that reached it;

@@ -88,7 +88,7 @@ class LastBatch(NamedTuple):
 
     @classmethod
     def from_epoch(cls, position: int, leader_epoch: int) -> LastBatch:
-        """Stand for what an offset commit of a Kafka client says of a position: its epoch."""
+        """Make one from an offset commit of a Kafka client, which has only the leader epoch."""
         last = position - 1
         return cls(last, last, _NO_CRC, leader_epoch, MAGIC, 0, 0, 0, 0)
 

@@ -159,10 +159,10 @@ def replica_stamp(folder: Path) -> Stamp | None:
 
 
 def check_stamp(folder: Path, stamp: Stamp | None) -> None:
-    """See that what was read of a replica before this was in sync; what has no stamp is none.
+    """Check that a replica was in sync while it was read. Without a stamp there is none to check.
 
     Raises:
-        LogDirectoryError: it may not have been.
+        LogDirectoryError: it may not have been in sync.
         OSError: that cannot be known.
     """
     if stamp is not None and replica_stamp(folder) != stamp:

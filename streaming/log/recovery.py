@@ -1,4 +1,6 @@
-"""Recover a segment: cut its log where the valid batches end, and rebuild its indexes.
+"""Truncate, delete, start or re-index one segment; who calls decides where it is cut.
+
+Recovery cuts where the valid batches end, and makes the indexes anew.
 
 Indexes are replaced by a rename, so that readers keep the old one, or have the new one whole.
 

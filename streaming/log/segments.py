@@ -332,8 +332,8 @@ def has_segments(directory: Path) -> bool:
 def leaps_into_higher(segment: LogSegment, batch: BatchTable) -> bool:
     """Return whether the last batch of an open file, a table of one, has offsets of later segments.
 
-    Not so where the segment of these offsets has the batch as well: a copy that took a while may
-    have what a cleaner joined, and what it was joined of. Nor of a file that was replaced since.
+    False if the segment of these offsets has the batch as well: a slow copy may contain a segment
+    that a cleaner has merged, and those it was merged from. False too if the file was replaced.
     """
     first, last = int(batch.base_offset[0]), int(batch.last_offset[0])
     listed = LogSegments.of(segment.directory)

@@ -299,7 +299,7 @@ def _is_same(path: Path, other: Path) -> bool:
 # Take bytes out of the middle of a log, or off its end, and lose nothing else if killed.
 #
 # A segment is rewritten as a broker's cleaner does it: the new files are written with the suffix
-# ``.cleaned``, and swapped in (:mod:`~kafkalog.streaming.log.swap`).
+# ``.cleaned``, and swapped in, as above.
 #
 # Only a segment that another one follows is rewritten. Writers know nothing of swaps in the last
 # one.

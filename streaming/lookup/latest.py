@@ -496,11 +496,11 @@ class _Damage:
 
 
 def refuse_if_compacted(split: LatestSplit, options: ReadOptions) -> None:
-    """Notice a compaction by newer records than those that were to be read.
+    """Refuse a split if compaction has removed rows of it for newer ones that are not read.
 
-    A cleaner removes a row if there is a newer one of its key. Below the split's end that one was
-    read instead. Beyond it nothing was read, and a key may have no row at all. A cleaner never
-    touches the active segment: as long as the end lies in that, nothing beyond it was compacted by.
+    A cleaner removes a row if there is a newer one of its key. If the newer one lies below the
+    split's end, it was read instead. If it lies above, the key has no row at all. A cleaner never
+    reads the active segment: if the end lies in that, no row was removed for one above it.
     """
     end = split.slices[-1].end_offset
     for piece in split.slices:

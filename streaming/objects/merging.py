@@ -4,10 +4,10 @@ A partition whose tail fills a segment gets one, by the rules by which a local l
 (:mod:`~kafkalog.streaming.log.growth`). Partitions that come to less have their small
 extents put together, those of many partitions in one object, sorted by partition.
 
-Nobody waits for a merge. Its object has a name of its own, and the commit that names it makes it
-exist, if by then the extents that it was made of are still there: else it goes by the sweep, as it
-does where a process is killed. Bytes and offsets stay the same. So whatever was planned before can
-be read from the old objects, until they are swept, and after that from the new ones.
+Nobody waits for a merge. Its object has a name of its own, and readers see it once a commit names
+it. If its sources have changed by then, or the process is killed, no commit does, and the sweep
+deletes it. Bytes and offsets stay the same. So whatever was planned before can be read from the old
+objects, until they are swept, and after that from the new ones.
 
 How small extents are chosen: from the first one on that is not larger than all newer ones together,
 if eight or more are left. So what a byte lies in doubles each time that it is written again, and a

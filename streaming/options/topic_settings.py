@@ -87,8 +87,10 @@ def _gzip_level(name: str, text: str) -> int:
     return level
 
 
-COMPRESSION_TYPES: Final = ("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd")
-"""What a topic may say; each codec by its name, ``none`` as ``uncompressed``."""
+_OLD_COMPRESSION_TYPES: Final = ("producer", "uncompressed", "gzip", "snappy", "lz4")
+COMPRESSION_TYPES: Final = (*_OLD_COMPRESSION_TYPES, "zstd")
+"""What a topic may say; each codec by its name, ``none`` as ``uncompressed``. Message formats
+before v2 take the old ones."""
 
 
 def _compression_type(name: str, text: str) -> str:
@@ -175,10 +177,11 @@ class LogConfig:
                 f"min.compaction.lag.ms is {self.min_compaction_lag_ms}, expected at most "
                 f"max.compaction.lag.ms, which is {self.max_compaction_lag_ms}"
             )
-        if self.magic < 2 and self.compression_type == "zstd":
+        if self.magic < 2 and self.compression_type not in _OLD_COMPRESSION_TYPES:
             raise OptionError(
-                f"compression.type is zstd and message.format is {self.message_format}: zstd came "
-                "with v2, older formats take gzip, snappy or lz4"
+                f"compression.type is {self.compression_type} and message.format is "
+                f"{self.message_format}: {self.compression_type} came with v2, older formats take "
+                "gzip, snappy or lz4"
             )
 
     @classmethod

@@ -1,4 +1,4 @@
-"""The loops that copy what was found in records to Arrow's buffers."""
+"""The loops that copy records to Arrow's buffers: those found before, or as they are found."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Which partition a row goes to: its own column, the hash of its key, or a turn."""
+"""Place rows without a partition of their own: by the hash of the key, or by turns.
+
+Also :func:`groups_of`, which sorts placed rows by partition.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Keys and values decoded into columns by the schemas of a registry's topic.
+"""Read splits in a task, and decode keys and values by the schemas of a registry's topic.
+
+:func:`read_task` is where every task begins, also without anything to decode.
 
 ``decode.value`` adds three columns: ``valueDecoded``, of the type that a schema gives;
 ``valueSchemaId``, by which the value was written; and ``valueError``, which says why a value has no

@@ -247,7 +247,7 @@ def _warn_of_other_uses() -> None:
 
 
 # ----------------------------------------------------------------------------------------------
-# The streaming source as Spark sees it: a thin layer over :mod:`.stream_control`.
+# The streaming source as Spark sees it: a thin layer over ``source/stream_control``.
 #
 # What it knows of the logs it keeps from call to call. So calls that change that do their work in
 # shielded threads, and an interrupt leaves nothing half changed.
@@ -452,7 +452,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._positions.try_to_commit(self._from_json(end))
 
     def stop(self) -> None:
-        """Fall silent in a group, and end the process without a word, if Spark has gone."""
+        """Stop the group member's heartbeats; if Spark has closed its pipe, end the process."""
         if self._control is not None:
             self._control.stop()
         end_if_spark_has_gone()

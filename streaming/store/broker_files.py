@@ -328,9 +328,9 @@ def _is_large_and_recent(path: Path) -> bool:
 def sweep(log_set: LogSet, identity: BatchIdentity) -> None:
     """Remove staged files whose batch is finished, of this writer and of all that are known.
 
-    Those of ``identity`` go, of attempts that lost too. Files that nobody can tell anything about
-    go when they are as old as a writer is remembered that says nothing else: a job that still
-    needed one would fail, and lose nothing.
+    Those of ``identity`` go, of attempts that lost too. Files of unknown writers go when they are
+    older than the default ``transactional.id.expiration.ms``: a job that still needed one would
+    fail, and lose nothing.
     """
     own = staging_hash(identity.staged_by)
     finished: Mapping[str, int] | None = None

@@ -1,4 +1,8 @@
-"""Batch identity: is a batch the writer's next one, the last one again, or neither?
+"""Idempotent writes: `judge` decides if a batch is new, was committed already, or is refused.
+
+It knows a writer by its last batch in the commit state. Batch writes ask ``commit/versions`` too.
+Two questions are answered elsewhere: an abort compares batch numbers itself, and a commit whose
+answer got lost reads back whether it is there (``commit/committer``, ``objects/bucket_log``).
 
 A writer is known to the commit state by a key:
 

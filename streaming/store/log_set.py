@@ -1,4 +1,4 @@
-"""Log set: directories that are written as one, their members, and what is committed.
+"""Log set: directories that are written as one, what is committed, and how a state is published.
 
 A set has an id, and each of its directories a member id; every copy of the commit state names them
 all. So a directory that is missing (not mounted), was copied, or belongs elsewhere is noticed,

@@ -202,12 +202,12 @@ def write_state(
 ) -> OSError | None:
     """Write a state beside the old one in every directory, then rename it in each.
 
-    ``check`` is called between the two, and raises what forbids the rename. Who has published since
-    that look has also taken away what would be renamed: on one host all writers use one temporary
-    name, and elsewhere each session begins with :func:`forget_prepared`.
+    ``check`` is called between the two, and raises what forbids the rename. If another writer
+    publishes after it, our temporary file is gone, and the rename fails: on one host all writers
+    use one temporary name, and elsewhere each session begins with :func:`forget_prepared`.
 
-    One directory that holds the new state is enough, since the newest one counts. Gives why none
-    is sure to hold it after a loss of power, None where one is.
+    One directory that holds the new state is enough, since the newest one counts. Returns None if
+    one of them is synced, else the error of a sync: a loss of power may then take the state.
 
     Raises:
         OSError: nothing was published.

@@ -192,9 +192,9 @@ class Tier:
         self._seen = {key: seen._replace(at=-float("inf")) for key, seen in self._seen.items()}
 
     def leave_out(self, segment: TierSegment, others: Iterable[Piece]) -> None:
-        """Take a segment whose log is gone for lost, until the store is asked again.
+        """Treat a segment whose object is missing as lost, until the store is listed again.
 
-        A listing tells which ``others`` of its partition are lost, too.
+        The listing of its folder also tells which ``others`` of its partition are lost.
         """
         folder = f"{segment.folder}/"
         there = {folder + each.name for each in self.store.list_folder(segment.folder) if each.size}

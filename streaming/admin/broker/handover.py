@@ -365,13 +365,20 @@ def take_over(
 ) -> RecoveryReport:
     """Let our sink continue after a broker that has stopped, or was killed.
 
-    What is cut, moved and forgotten: :func:`_take_over_one`. With ``aborts_open`` open transactions
-    are ended, for a broker that will not start again: as their coordinators decided, and what
-    nobody decided as aborted. ``transaction_state`` are directories with more of
-    ``__transaction_state`` than lies in the set. A transaction of which that does not tell is a
-    problem, unless its producer id is among ``abort_producers``. ``partitions`` are how many topics
-    have, where nothing here tells. With ``dry_run`` nothing is changed, nor locked.
-    ``cluster_metadata`` is of a replicated set: see :func:`hand_over`.
+    Torn tails are cut off as the broker would, but nothing that was acknowledged or flushed; the
+    commit state moves to the log ends, and high watermarks of a broker's ``__consumer_offsets`` do.
+    A directory that only brokers have written to becomes a set of ours. Topics get the settings
+    that the broker's cluster has given to them. A high watermark above the end of a whole log is
+    lowered, with a warning. Where a problem was found, such as a transaction that is still open,
+    the state of that partition is left as it was. Partitions that are gone are forgotten, with a
+    warning. Consumer groups have no members after that.
+
+    With ``aborts_open`` open transactions are ended, for a broker that will not start again: as
+    their coordinators decided, and what nobody decided as aborted. ``transaction_state`` are
+    directories with more of ``__transaction_state`` than lies in the set. A transaction of which
+    that does not tell is a problem, unless its producer id is among ``abort_producers``.
+    ``partitions`` are how many topics have, where nothing here tells. With ``dry_run`` nothing is
+    changed, nor locked. ``cluster_metadata`` is of a replicated set: see :func:`hand_over`.
 
     Raises:
         LogDirectoryError: the broker is still running; or ``transaction_state`` is no directory.
@@ -420,16 +427,7 @@ def _take_over_one(
     dry_run: bool,
     wait_ms: int,
 ) -> RecoveryReport:
-    """Take a set over that is not replicated, or that is none yet.
-
-    Torn tails are cut off as the broker would, but nothing that was acknowledged or flushed; the
-    commit state moves to the log ends, and high watermarks of a broker's ``__consumer_offsets`` do.
-    A directory that only brokers have written to becomes a set of ours. Topics get the settings
-    that the broker's cluster has given to them. A high watermark above the end of a whole log is
-    lowered, with a warning. Where a problem was found, such as a transaction that is still open,
-    the state of that partition is left as it was. Partitions that are gone are forgotten, with a
-    warning. Consumer groups have no members after that.
-    """
+    """Take a set over that is not replicated, or that is none yet."""
     policy = SetPolicy(allows_broker=True, wait_ms=wait_ms)
     begun = RecoveryReport()
     look = begun.look(mends=not dry_run)

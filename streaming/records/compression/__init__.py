@@ -7,9 +7,8 @@
 ``gzip_kernels``, ``snappy_kernels``, ``lz4_kernels``, ``zstd_kernels``
     decompress many batches in one call, by functions that a codec's library exports.
 
-A new codec needs its module, its number in ``codec``, and where its library exports functions,
-kernels and a branch in ``KernelDecompressor`` of ``records.columns``. A library is loaded when its
-codec is first used.
+A library is loaded when its codec is first used. All that a new codec needs, its option, level and
+library too: CONTRIBUTING.md, "A codec".
 """
 
 from kafkalog.streaming.records.compression.codec import (

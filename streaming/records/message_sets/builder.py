@@ -227,8 +227,8 @@ def _wrapped(data: Bytes, table: BatchTable, wrapping: _Wrapping, target_bytes: 
 
 
 def _check_codec(codec: Codec) -> None:
-    if codec is Codec.ZSTD:
-        raise ValueError("zstd needs message format v2 (magic 2)")
+    if not codec.is_in(magic=1):
+        raise ValueError(f"{codec.name.lower()} needs message format v2 (magic 2)")
 
 
 def _refuse_headers(records: RecordColumns, rows: Integers, magic: int) -> None:

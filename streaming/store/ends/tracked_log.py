@@ -40,7 +40,7 @@ class TrackedLog:
     """A partition's log as it was last seen, and stamps that show if its files have changed.
 
     ``end`` is what the rule has made of it and of what files ``said``; None after the log was read,
-    until the rule is asked again, see :mod:`.watch`.
+    until :mod:`.tracker` asks the rule again.
     """
 
     __slots__ = (

@@ -2,7 +2,7 @@
 
 A stream asks up to 90 times a second while rows come, and 10 times when it is idle. Files that tell
 of all partitions are read again only when their ``stat`` has changed, and so are logs
-(:mod:`.seen_logs`). What they come to is for :mod:`.rule`.
+(:mod:`.tracked_log`). How far a partition is read by them: :mod:`.rule`.
 
 **The order of a look.** A commit that runs meanwhile has to be seen whole or not at all:
 

@@ -1,4 +1,4 @@
-"""Unsynced records of ``flush=os`` that a loss of power took.
+"""Find the unsynced records of ``flush=os`` that a loss of power took.
 
 The commit state says how far each log is durable, and to which run of the machine the rest was
 left. If the machine has started again since, everything from there on is looked at, as by a broker

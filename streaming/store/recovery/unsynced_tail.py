@@ -1,9 +1,9 @@
-"""Unsynced tail: what a loss of power took of ``flush=os``, and how the log goes on without it.
+"""Accept what a loss of power took of unsynced rows: cut the logs, and move the state back.
 
-Nobody continues by himself. A person accepts the loss by ``kafkalog recover --accept-os-loss``:
-logs are cut where their whole batches end, never below what is durable, and the commit state moves
-back to these ends. Who wrote what is kept as it was: a batch of which rows are lost counts as
-written, and is not written again, since the rest of it is there.
+What was lost, :mod:`.unsynced` finds out. Nobody continues by himself. A person accepts the loss by
+``kafkalog recover --accept-os-loss``: logs are cut where their whole batches end, never below what
+is durable, and the commit state moves back to these ends. Who wrote what is kept as it was: a batch
+of which rows are lost counts as written, and is not written again, since the rest of it is there.
 """
 
 from __future__ import annotations

@@ -15,7 +15,13 @@ import pytest
 import snappy
 import zstandard
 
-from kafkalog.errors import CorruptRecordError, DecompressedTooLargeError, UnsupportedCodecError
+from kafkalog.errors import (
+    CorruptRecordError,
+    DecompressedTooLargeError,
+    OptionError,
+    UnsupportedCodecError,
+)
+from kafkalog.streaming.options.topic_settings import LogConfig
 from kafkalog.streaming.records.builder import batch_compressor
 from kafkalog.streaming.records.compression import (
     Codec,
@@ -380,3 +386,18 @@ def test_zstd_checks_what_it_has_decompressed() -> None:
     packed[-1] ^= 1
     with pytest.raises(CorruptRecordError, match="checksum"):
         decompress(Codec.ZSTD, bytes(packed))
+
+
+@pytest.mark.parametrize("codec", Codec)
+@pytest.mark.parametrize("message_format", ["v0", "v1", "v2"])
+def test_a_format_takes_the_codecs_that_its_readers_know(codec: Codec, message_format: str) -> None:
+    settings = {"compression.type": codec.name.lower(), "message.format": message_format}
+    magic = int(message_format[1])
+    if codec.is_in(magic):
+        assert Codec.from_attributes(codec, magic) is codec
+        assert LogConfig.from_mapping(settings).magic == magic
+    else:
+        with pytest.raises(UnsupportedCodecError):
+            Codec.from_attributes(codec, magic)
+        with pytest.raises(OptionError, match="came with v2"):
+            LogConfig.from_mapping(settings)
