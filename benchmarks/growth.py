@@ -55,7 +55,7 @@ from kafkalog.files.system import remembered, system
 from kafkalog.jobs.inspection.batches import dump_batches, verify_logs
 from kafkalog.jobs.inspection.figures import count_partitions
 from kafkalog.jobs.inspection.groups import list_groups
-from kafkalog.jobs.inspection.lag import LagMeter, ReadersNamed
+from kafkalog.jobs.inspection.lag import LagMeter, LagTargets
 from kafkalog.jobs.inspection.topics import describe_partitions, list_offsets, list_topics
 from kafkalog.jobs.maintain import BucketMaintenance, Scope
 from kafkalog.jobs.process.running import collect_seldom
@@ -396,7 +396,7 @@ def _questions() -> list[_Question]:
         _Question(
             "partitions: lag",
             _build_partitions,
-            lambda log: _lag(log, ReadersNamed(offsets=f'{{"{_TOPIC}":{{"7":0}}}}')),
+            lambda log: _lag(log, LagTargets(offsets=f'{{"{_TOPIC}":{{"7":0}}}}')),
         ),
         _Question("partitions: stats", _build_partitions, _stats, 10_000),
         _Question("partitions: report without --verify", _build_partitions, _report, 10_000),
@@ -428,7 +428,7 @@ def _questions() -> list[_Question]:
         _Question(
             "groups: lag of one",
             _build_groups,
-            lambda log: _lag(log, ReadersNamed(groups=["g-7"])),
+            lambda log: _lag(log, LagTargets(groups=["g-7"])),
             2000,
         ),
     ]
@@ -549,7 +549,7 @@ def _append_under_an_id(log: str) -> None:
     kafkalog.append(log, _TOPIC, _A_ROW, transactional_id="x", version=version, options=options)
 
 
-def _lag(log: str, readers: ReadersNamed) -> object:
+def _lag(log: str, readers: LagTargets) -> object:
     return LagMeter([log], readers).look()
 
 

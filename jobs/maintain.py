@@ -86,12 +86,12 @@ class Scope:
         from kafkalog.checkpoints.committed import load_committed  # noqa: PLC0415
         from kafkalog.streaming.admin.old_segments import refuse_broker_directory  # noqa: PLC0415
         from kafkalog.streaming.options.topic_settings import LogConfig  # noqa: PLC0415
-        from kafkalog.streaming.store.session import check_written, existing  # noqa: PLC0415
+        from kafkalog.streaming.store.session import existing_log_dirs, require_commit_state  # noqa: PLC0415
         from kafkalog.streaming.store.topics import check_known  # noqa: PLC0415
 
         LogConfig.from_mapping(self.config)
-        directories = existing([self.log])
-        check_written(directories)
+        directories = existing_log_dirs([self.log])
+        require_commit_state(directories)
         for folder in () if self.allows_broker else directories:
             refuse_broker_directory(folder)
         state = load_committed(directories).state

@@ -225,14 +225,14 @@ class _Done:
         from kafkalog.streaming.commit.versions import known_topics  # noqa: PLC0415
         from kafkalog.streaming.objects.bucket_store import bucket_of  # noqa: PLC0415
         from kafkalog.streaming.sink.write_options import WriteOptions  # noqa: PLC0415
-        from kafkalog.streaming.store.session import inspect_state, named  # noqa: PLC0415
+        from kafkalog.streaming.store.session import inspect_state, parse_log_dirs  # noqa: PLC0415
 
         if (root := bucket_of([self.path])) is not None:
             store = root.open_store()
             store.forget_listing()
             topics = () if store.is_empty() else store.committed().topics.values()
             return next((topic for topic in topics if topic.name == self.topic), None)
-        folders = named([self.path])
+        folders = parse_log_dirs([self.path])
         if load_committed(folders).state is None:
             return None
         options = WriteOptions.parse({**self.options, "path": self.path, "topic": self.topic})

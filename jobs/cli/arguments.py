@@ -20,7 +20,7 @@ from kafkalog.jobs.process.arguments import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from kafkalog.jobs.inspection.records import RecordsWanted, Search
+    from kafkalog.jobs.inspection.records import RecordFilter, Search
 
 
 __all__ = [
@@ -268,14 +268,14 @@ class Words:
         words = (self.end, self.since, self.until, self.key, self.transactional_id)
         return any(word is not None for word in words) or bool(self.header or self.producer)
 
-    def wanted(self, path: str, search: Search | None = None) -> RecordsWanted:
+    def wanted(self, path: str, search: Search | None = None) -> RecordFilter:
         """Return what the options ask for; ``path`` is where transactional ids are looked up.
 
         Raises:
             OptionError: words that mean nothing.
             UnknownTopicOrPartitionError: nothing is known of the transactional id.
         """
-        from kafkalog.jobs.inspection.records import HeaderWanted, RecordsWanted  # noqa: PLC0415
+        from kafkalog.jobs.inspection.records import HeaderFilter, RecordFilter  # noqa: PLC0415
 
         since = None if self.since is None else point_in_time("--since", self.since)
         until = None if self.until is None else point_in_time("--until", self.until)
@@ -283,14 +283,14 @@ class Words:
             raise OptionError(f"--end {self.end} leaves nothing: --start is {self.start}")
         if since is not None and until is not None and until <= since:
             raise OptionError(f"--until {self.until} leaves nothing: --since is {self.since}")
-        return RecordsWanted(
+        return RecordFilter(
             partition=self.partition,
             start=self.start,
             end=self.end,
             since=since,
             until=until,
             key=None if self.key is None else data_of(self.key, is_hex=self.is_hex),
-            headers=tuple(HeaderWanted.of(word) for word in self.header or ()),
+            headers=tuple(HeaderFilter.of(word) for word in self.header or ()),
             producers=self._producers(path),
             search=search,
         )

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from kafkalog.jobs.cli.record_printing import Printer
-    from kafkalog.jobs.inspection.records import RecordReader, RecordsWanted
+    from kafkalog.jobs.inspection.records import RecordFilter, RecordReader
 
 
 __all__ = ["consume", "dump", "verify"]
@@ -402,7 +402,7 @@ class _Start:
         return cls(last=int(word[1:])) if word.startswith("-") else cls(offset=int(word))
 
     def options(
-        self, paths: list[str], topics: Sequence[str], wanted: RecordsWanted, *, follow: bool
+        self, paths: list[str], topics: Sequence[str], wanted: RecordFilter, *, follow: bool
     ) -> dict[str, str]:
         """Return the options of the source that say so.
 

@@ -34,7 +34,7 @@ from kafkalog.model import many
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from kafkalog.jobs.inspection.lag import LagMeter, ReadersNamed
+    from kafkalog.jobs.inspection.lag import LagMeter, LagTargets
     from kafkalog.model import TopicPartition
     from kafkalog.streaming.groups.administration import Changed
 
@@ -303,10 +303,10 @@ def lag(  # noqa: PLR0917 - what the command line offers
 ) -> None:
     """Show how far groups and queries are behind: in offsets, in bytes, and in time."""
     with one_line_errors():
-        from kafkalog.jobs.inspection.lag import LagMeter, ReadersNamed  # noqa: PLC0415
+        from kafkalog.jobs.inspection.lag import LagMeter, LagTargets  # noqa: PLC0415
 
         paths = tier.below(paths)
-        named = ReadersNamed(group or (), checkpoint or (), offsets)
+        named = LagTargets(group or (), checkpoint or (), offsets)
         if printing().form is Form.PROMETHEUS:
             _print_metrics(paths, named, topic)
             return
@@ -320,7 +320,7 @@ def lag(  # noqa: PLR0917 - what the command line offers
     exit_if(row["lag"] is None for row in rows)
 
 
-def _print_metrics(paths: Sequence[str], named: ReadersNamed, topic: str | None) -> None:
+def _print_metrics(paths: Sequence[str], named: LagTargets, topic: str | None) -> None:
     """Print what Prometheus reads: for the textfile collector of its node exporter."""
     from kafkalog.jobs.inspection.metrics import LogMetrics  # noqa: PLC0415
     from kafkalog.texts import metrics_text  # noqa: PLC0415
@@ -340,10 +340,10 @@ def serve_metrics(
 ) -> None:
     """Serve metrics of a log to Prometheus, until Ctrl-C: lag, sizes, ages, writers, disks."""
     with one_line_errors():
-        from kafkalog.jobs.inspection.lag import ReadersNamed  # noqa: PLC0415
+        from kafkalog.jobs.inspection.lag import LagTargets  # noqa: PLC0415
         from kafkalog.jobs.inspection.metrics import LogMetrics, serve  # noqa: PLC0415
 
-        metrics = LogMetrics(tier.below(paths), ReadersNamed(group or (), checkpoint or ()), topic)
+        metrics = LogMetrics(tier.below(paths), LagTargets(group or (), checkpoint or ()), topic)
         metrics.collect()  # what is wrong with the paths is said here
         server, thread = serve(metrics, host, port)
         shown = f"[{host}]" if ":" in host else host

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from kafkalog.streaming.store.ends.tracker import LogEndTracker
 
 
-__all__ = ["GroupReaders", "LagMeter", "Reader", "ReadersNamed", "lag_of", "read_checkpoint"]
+__all__ = ["GroupReaders", "LagMeter", "LagTargets", "Reader", "lag_of", "read_checkpoint"]
 
 
 # ----------------------------------------------------------------------------------------------
@@ -247,7 +247,7 @@ def _reader(
 
 
 @dataclass(frozen=True, slots=True)
-class ReadersNamed:
+class LagTargets:
     """What a command was asked to look at, again and again; all groups if nothing is named."""
 
     groups: Sequence[str] = ()
@@ -363,7 +363,7 @@ class LagMeter:
     Not thread safe.
     """
 
-    def __init__(self, paths: Sequence[str], named: ReadersNamed, topic: str | None = None) -> None:
+    def __init__(self, paths: Sequence[str], named: LagTargets, topic: str | None = None) -> None:
         """Take the log directories, who reads them, and the one topic to show, or None for all.
 
         Raises:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from threading import Thread
 
     from kafkalog.checkpoints.commit_state import CommitState, WriterState
-    from kafkalog.jobs.inspection.lag import ReadersNamed
+    from kafkalog.jobs.inspection.lag import LagTargets
     from kafkalog.streaming.log.partition_log import PartitionLog
 
 __all__ = ["LogMetrics", "describe_disks", "describe_writers", "lag_metrics", "serve"]
@@ -42,7 +42,7 @@ _SHORTEST: Final = 3600.0
 class LogMetrics:
     """Looks at a log again and again; what is as before is not read again. Not thread safe."""
 
-    def __init__(self, paths: Sequence[str], named: ReadersNamed, topic: str | None = None) -> None:
+    def __init__(self, paths: Sequence[str], named: LagTargets, topic: str | None = None) -> None:
         """Take the log directories, who reads them, and the one topic to measure, or None for all.
 
         Raises:

@@ -37,9 +37,9 @@ if TYPE_CHECKING:
 
 
 __all__ = [
-    "HeaderWanted",
+    "HeaderFilter",
+    "RecordFilter",
     "RecordReader",
-    "RecordsWanted",
     "Search",
     "of_producers",
     "offsets_before_end",
@@ -57,14 +57,14 @@ __all__ = [
 
 
 @dataclass(frozen=True, slots=True)
-class HeaderWanted:
+class HeaderFilter:
     """A header that a record must have; with any value if ``value`` is None."""
 
     key: str
     value: bytes | None = None
 
     @classmethod
-    def of(cls, word: str) -> HeaderWanted:
+    def of(cls, word: str) -> HeaderFilter:
         """Read ``NAME`` or ``NAME=VALUE``."""
         key, separator, value = word.partition("=")
         if not key:
@@ -104,7 +104,7 @@ class Search:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RecordsWanted:
+class RecordFilter:
     """Records that have all that is given; times are ms, ends exclusive."""
 
     partition: int | None = None
@@ -113,7 +113,7 @@ class RecordsWanted:
     since: int | None = None
     until: int | None = None
     key: bytes | None = None
-    headers: tuple[HeaderWanted, ...] = ()
+    headers: tuple[HeaderFilter, ...] = ()
     producers: frozenset[int] | None = None
     search: Search | None = None
 
@@ -204,12 +204,12 @@ class RecordReader:
     """Reads all columns of records of some topics. Threads may share it."""
 
     options: ReadOptions
-    wanted: RecordsWanted
+    wanted: RecordFilter
     rows: RowSchema
 
     @classmethod
     def of(
-        cls, given: Mapping[str, str], topics: Sequence[str], wanted: RecordsWanted
+        cls, given: Mapping[str, str], topics: Sequence[str], wanted: RecordFilter
     ) -> RecordReader:
         """Check what is given: options of the source, with ``path``.
 

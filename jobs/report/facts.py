@@ -19,7 +19,7 @@ from kafkalog.jobs.inspection.figures import (
     with_one_width,
 )
 from kafkalog.jobs.inspection.groups import list_groups
-from kafkalog.jobs.inspection.lag import LagMeter, ReadersNamed
+from kafkalog.jobs.inspection.lag import LagMeter, LagTargets
 from kafkalog.jobs.inspection.log_dirs import (
     check_some_partition,
     ends_of,
@@ -146,7 +146,7 @@ def gather(
     with heard_warnings(facts.warnings):
         check_some_partition(paths, topic)
         if checkpoints:
-            named = ReadersNamed(checkpoints=checkpoints)
+            named = LagTargets(checkpoints=checkpoints)
             facts.readers = LagMeter(paths, named, topic).look()
         _describe(facts, paths, watch)
         there = sorted(partitions_of(paths, topic, watch=watch))

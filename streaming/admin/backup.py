@@ -88,7 +88,7 @@ from kafkalog.streaming.store.recovery.lost_partitions import (
     lost_text,
     refuse_mount_points,
 )
-from kafkalog.streaming.store.session import Session, existing, opened_set
+from kafkalog.streaming.store.session import Session, existing_log_dirs, opened_set
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
@@ -519,7 +519,7 @@ def back_up(paths: Sequence[str], target: str, *, wait_ms: int = WAIT_MS) -> Bac
     policy = SetPolicy.of_upkeep(wait_ms)
     if (bucket := bucket_of(paths)) is not None:
         return _BucketBackup(bucket, target).run()
-    sources = [Path(os.path.realpath(path)) for path in existing(paths)]
+    sources = [Path(os.path.realpath(path)) for path in existing_log_dirs(paths)]
     if find_voters(sources) is not None:
         return _back_up_nodes(sources, target, policy)
     is_ours = _is_ours(sources, policy)

@@ -45,7 +45,7 @@ from kafkalog.streaming.store.log_dirs import LogDirs, partitions_by_node
 from kafkalog.streaming.store.policy import WAIT_MS
 from kafkalog.streaming.store.replicas.copying import (
     copy_cleaner_offset,
-    distrust,
+    drop_recovery_points,
     end_rewriting,
     marked,
 )
@@ -123,7 +123,7 @@ def _distrust_lagging(log: ManagedLog, nodes: Quorum) -> None:
     for node in each.replicas:
         if node in nodes.live and node not in each.isr:
             with nodes.writing(node):
-                distrust(nodes.by_node[node].values(), log.where.topic_partition)
+                drop_recovery_points(nodes.by_node[node].values(), log.where.topic_partition)
 
 
 def _note_clean(log_set: LogSet, log: ManagedLog, nodes: Quorum) -> None:

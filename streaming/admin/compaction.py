@@ -55,7 +55,7 @@ from kafkalog.streaming.objects.merging import put_segment, replacement, sealed_
 from kafkalog.streaming.options.topic_settings import LogConfig, understood
 from kafkalog.streaming.store.locks import CleanerBusyError, remove_orphans
 from kafkalog.streaming.store.policy import WAIT_MS
-from kafkalog.streaming.store.session import places
+from kafkalog.streaming.store.session import parse_paths
 from kafkalog.streaming.store.topics import check_known
 
 if TYPE_CHECKING:
@@ -217,7 +217,7 @@ def plan_compaction(
                 plan.left_alone[str(log.where.topic_partition)] = _NOTHING_DUE
             continue
         task = CleaningTask(
-            places(paths),
+            parse_paths(paths),
             log.where.topic_partition,
             log.key,
             settings,

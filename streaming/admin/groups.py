@@ -16,7 +16,7 @@ from kafkalog.files.regular import read_regular
 from kafkalog.files.system import system
 from kafkalog.model import OFFSETS_TOPIC, many
 from kafkalog.streaming.admin.old_segments import opened_logs
-from kafkalog.streaming.commit.append import CommitPlan
+from kafkalog.streaming.commit.append import CommitSettings
 from kafkalog.streaming.commit.committer import Committer
 from kafkalog.streaming.commit.staging.staged_files import AttachedRecords
 from kafkalog.streaming.coordinator.group_metadata import (
@@ -166,7 +166,7 @@ def commit_of_groups(log_set: LogSet, attached_records: list[AttachedRecords], n
         KafkaLogError, OSError: nothing is published.
     """
     if attached_records:
-        plan = CommitPlan(directories=tuple(log_set.directories), planned_ms=now_ms)
+        plan = CommitSettings(directories=tuple(log_set.directories), planned_ms=now_ms)
         identity = BatchIdentity(f"job:{system.random_id()}", 0)
         Committer(plan, identity, attached_records=attached_records).append(log_set, [])
 

@@ -42,11 +42,11 @@ from kafkalog.streaming.records.columns import Columns, RecordDecoder
 from kafkalog.streaming.records.control import as_data_batches, coordinator_epoch
 from kafkalog.streaming.store.broker_files import check_log_start
 from kafkalog.streaming.store.ends.recorded import BrokerMarks
-from kafkalog.streaming.store.ends.rule import RecordedOffsets, said_start
+from kafkalog.streaming.store.ends.rule import RecordedOffsets, recorded_log_start
 from kafkalog.streaming.store.log_dirs import check_no_link
 from kafkalog.streaming.store.policy import BY_FLAG, SetPolicy
 from kafkalog.streaming.store.recovery.unsynced_tail import refuse_lost_tail
-from kafkalog.streaming.store.session import check_written, existing, opened_set
+from kafkalog.streaming.store.session import existing_log_dirs, opened_set, require_commit_state
 
 if TYPE_CHECKING:
     import os
@@ -272,7 +272,7 @@ class ManagedLog:
         bases = [segment.base_offset for segment in listed]
         checkpointed = marks.log_start(where)
         check_log_start(where, checkpointed, known.log_end)
-        start = said_start(
+        start = recorded_log_start(
             RecordedOffsets(log_start=checkpointed, kept_start=known.log_start), known.log_end
         )
         segments = [OldSegment(segment) for segment in listed[:-1]]
@@ -460,8 +460,8 @@ def opened_logs(
         LogDirectoryError: a broker has, or had, one of the directories; or they are no whole set.
         KafkaLogError: see :func:`~kafkalog.streaming.store.session.opened_set`.
     """
-    directories = existing(paths)
-    check_written(directories)
+    directories = existing_log_dirs(paths)
+    require_commit_state(directories)
     policy = SetPolicy.of_upkeep(wait_ms)
     return opened_after_broker(
         directories,

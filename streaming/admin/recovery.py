@@ -60,7 +60,7 @@ from kafkalog.streaming.store.recovery.rollback import verify_unfinished
 from kafkalog.streaming.store.recovery.unsynced import advice
 from kafkalog.streaming.store.recovery.unsynced_tail import accept_lost_tail as do_without
 from kafkalog.streaming.store.recovery.unsynced_tail import find_lost_tails, refuse_lost_tail
-from kafkalog.streaming.store.session import check_written, existing, opened_set
+from kafkalog.streaming.store.session import existing_log_dirs, opened_set, require_commit_state
 from kafkalog.streaming.store.topics import differing_ids
 
 if TYPE_CHECKING:
@@ -281,8 +281,8 @@ def recover(
         LogDirectoryError: a path is no log directory that the sink wrote, or a broker holds it.
         KafkaLogError: the directories are no whole set, or their state cannot be trusted.
     """
-    directories = existing(paths)
-    check_written(directories)
+    directories = existing_log_dirs(paths)
+    require_commit_state(directories)
     policy = SetPolicy.of_upkeep(wait_ms)
     begun = RecoveryReport()
     look = begun.look(accepts_lost_tail=accept_lost_tail, mends=not dry_run)

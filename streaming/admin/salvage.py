@@ -67,7 +67,7 @@ from kafkalog.streaming.store.nodes import note_salvage, salvage_is_over, unfini
 from kafkalog.streaming.store.policy import WAIT_MS, SetPolicy
 from kafkalog.streaming.store.recovery.intent_verification import find_valid_batch, reach_of
 from kafkalog.streaming.store.recovery.partition_states import ended_at
-from kafkalog.streaming.store.session import Session, existing, refuse_nodes
+from kafkalog.streaming.store.session import Session, existing_log_dirs, refuse_nodes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -155,7 +155,7 @@ def salvage(
         KafkaLogError: the directories are no whole set, or their state cannot be trusted.
     """
     names = _place_names(drop, cut)
-    directories = [Path(os.path.realpath(path)) for path in existing(paths)]
+    directories = [Path(os.path.realpath(path)) for path in existing_log_dirs(paths)]
     wanted = [*partitions, *(name.topic_partition for name in names)]
     if names:
         refuse_nodes(directories, "kafkalog salvage")

@@ -23,7 +23,7 @@ from kafkalog.model import MAX_OFFSET, listed, partition_directory_name
 from kafkalog.streaming.admin.groups import forget_positions
 from kafkalog.streaming.admin.old_segments import opened_after_broker
 from kafkalog.streaming.admin.retention import delete_records
-from kafkalog.streaming.commit.append import CommitPlan
+from kafkalog.streaming.commit.append import CommitSettings
 from kafkalog.streaming.commit.bucket_commit import TopicChange, change_topics, commit_batch
 from kafkalog.streaming.commit.committer import Committer
 from kafkalog.streaming.commit.preserved_offsets import CopiedEnd
@@ -43,11 +43,11 @@ from kafkalog.streaming.store.open_set import check_given, has_nodes
 from kafkalog.streaming.store.policy import BY_FLAG, WAIT_MS, SetPolicy, TopicPolicy
 from kafkalog.streaming.store.replicas.election import check_one_node
 from kafkalog.streaming.store.session import (
-    check_written,
     ensure_set,
-    existing,
-    places,
+    existing_log_dirs,
+    parse_paths,
     refuse_nodes,
+    require_commit_state,
 )
 from kafkalog.streaming.store.topics import (
     Topic,
@@ -178,7 +178,7 @@ def _are_there(
     paths: Sequence[str], replication_factor: int | None, *, allows_broker: bool, dry_run: bool
 ) -> bool:
     """Make log directories that are not there; in a dry run tell whether any is, and make none."""
-    folders = places(paths)
+    folders = parse_paths(paths)
     found = [Path(folder) for folder in folders]
     if not dry_run:
         allows = allows_broker or _are_ours(found)
@@ -430,9 +430,9 @@ def _opened(
 
     ``deletes`` is a topic that goes next.
     """
-    directories = existing(paths)
+    directories = existing_log_dirs(paths)
     if not starts:
-        check_written(directories)
+        require_commit_state(directories)
     policy = SetPolicy(
         allows_broker=allows_broker or _are_ours(directories),
         may_grow=starts,
@@ -469,7 +469,7 @@ def _make(
     log_set: LogSet, topic: Topic, starts: Mapping[int, int], factor: int | None = None
 ) -> None:
     now_ms = system.time_ns() // 1_000_000
-    plan = CommitPlan(
+    plan = CommitSettings(
         directories=tuple(log_set.directories),
         planned_ms=now_ms,
         topics=TopicPolicy(replication_factor=factor),
@@ -497,7 +497,7 @@ class Bounds(NamedTuple):
 
 
 def _let_end(
-    root: BucketRoot | None, plan: CommitPlan, ends: Mapping[TopicPartition, CopiedEnd]
+    root: BucketRoot | None, plan: CommitSettings, ends: Mapping[TopicPartition, CopiedEnd]
 ) -> None:
     identity = BatchIdentity(_WRITER, 0)
     if root is None:
@@ -536,11 +536,11 @@ def set_bounds(
     """
     _check(bounds)
     root = bucket_of(paths)
-    directories = existing(paths) if root is None else []
+    directories = existing_log_dirs(paths) if root is None else []
     if root is None:
-        check_written(directories)
+        require_commit_state(directories)
         refuse_nodes(directories, "a copy with the bounds of its original")
-    plan = CommitPlan(
+    plan = CommitSettings(
         directories=tuple(directories),
         planned_ms=system.time_ns() // 1_000_000,
         policy=SetPolicy(allows_broker=allows_broker, wait_ms=wait_ms, may_grow=False),

@@ -1,6 +1,6 @@
 """Append to a partition in a commit: offsets, what the intent says, the bytes, the syncs.
 
-Also :class:`CommitPlan`, the rules that a commit goes by, and the cache of open appenders.
+Also :class:`CommitSettings`, the rules that a commit goes by, and the cache of open appenders.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ if TYPE_CHECKING:
     from kafkalog.streaming.records.batch import BatchTable
     from kafkalog.streaming.store.topics import Topic
 
-__all__ = ["AppenderCache", "AppendersOfSet", "CommitPlan", "PartitionAppend"]
+__all__ = ["AppenderCache", "AppendersOfSet", "CommitSettings", "PartitionAppend"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CommitPlan:
+class CommitSettings:
     """Where a batch is committed, and by which rules.
 
     ``directories`` are those that staged runs count in. ``planned_ms`` is when the batch was

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from kafkalog.checkpoints.commit_state import CommitState, WriterState
-    from kafkalog.streaming.commit.append import CommitPlan
+    from kafkalog.streaming.commit.append import CommitSettings
     from kafkalog.streaming.commit.preserved_offsets import CopiedBatch, CopiedEnd
     from kafkalog.streaming.commit.staging.staged_files import AttachedRecords
     from kafkalog.streaming.commit.staging.staged_run import StagedRun
@@ -64,7 +64,7 @@ _MAX_RELATIVE_OFFSET: Final = 2**31 - 1
 
 def commit_batch(
     root: BucketRoot,
-    plan: CommitPlan,
+    plan: CommitSettings,
     identity: BatchIdentity,
     runs: Sequence[StagedRun],
     *,
@@ -118,7 +118,7 @@ def _partitions_of(
     return {run.topic_partition for run in runs}.union(ends)
 
 
-def _check_same_log(root: BucketRoot, plan: CommitPlan, log: BucketLog) -> None:
+def _check_same_log(root: BucketRoot, plan: CommitSettings, log: BucketLog) -> None:
     """Refuse what was staged for a log that is not there any more: its objects lie there."""
     if plan.log_id not in {None, log.state.log_id}:
         raise CommitError(
@@ -392,7 +392,7 @@ def _placed(runs: Sequence[StagedRun], name: str) -> list[StagedRun]:
 class _Batch:
     """One batch, as it is proposed to each state that it may follow."""
 
-    plan: CommitPlan
+    plan: CommitSettings
     identity: BatchIdentity
     runs: Sequence[StagedRun]
     attached: _Attached

@@ -43,7 +43,7 @@ from kafkalog.streaming.commit.states import (
     all_durable,
     make_left_durable,
     next_state,
-    tell_forgotten,
+    warn_forgotten_writers,
 )
 from kafkalog.streaming.commit.versions import new_topics_of
 from kafkalog.streaming.options.bridge import what_to_do
@@ -68,7 +68,7 @@ if TYPE_CHECKING:
     from kafkalog.checkpoints.commit_state import CommitStamp, CommitState, TopicState
     from kafkalog.checkpoints.query_checkpoint import QueryCheckpoint
     from kafkalog.model import TopicPartition
-    from kafkalog.streaming.commit.append import AppendersOfSet, CommitPlan
+    from kafkalog.streaming.commit.append import AppendersOfSet, CommitSettings
     from kafkalog.streaming.commit.preserved_offsets import CopiedBatch, CopiedEnd
     from kafkalog.streaming.commit.staging.staged_files import AttachedRecords
     from kafkalog.streaming.commit.staging.staged_run import StagedRun
@@ -85,7 +85,7 @@ __all__ = [
     "Outcome",
     "apply",
     "made_partitions",
-    "tell_ends",
+    "write_end_checkpoints",
     "warn_many_writers",
     "warn_unknown_query",
     "written_end",
@@ -193,7 +193,7 @@ class CommitAttempt:
         stamp, self._stamp = self._stamp, None
         return self._outcome if stamp is not None and stamp == log_set.state.stamp else None
 
-    def until_done(self, plan: CommitPlan, commit: Callable[[], Outcome]) -> Outcome:
+    def until_done(self, plan: CommitSettings, commit: Callable[[], Outcome]) -> Outcome:
         """Do ``commit``; of several nodes again without one that stalls, or that has vanished.
 
         Raises:
@@ -275,7 +275,7 @@ def _parents_of_new(appends: Iterable[PartitionAppend]) -> list[Path]:
     return sorted({each.plan.directory.parent for each in appends if each.plan.creates_directory})
 
 
-def tell_ends(
+def write_end_checkpoints(
     appends: Sequence[PartitionAppend], replication: Replication, *, durable: bool
 ) -> None:
     """Write the new ends of partitions into Kafka's checkpoint files, once they are published."""
@@ -311,7 +311,7 @@ class Committer:
 
     def __init__(
         self,
-        plan: CommitPlan,
+        plan: CommitSettings,
         identity: BatchIdentity,
         *,
         checkpoint: QueryCheckpoint | None = None,
@@ -365,7 +365,7 @@ class Committer:
                 return self._leave(log_set, log_set.state)
             before = log_set.state
             appends = self.append(log_set, left)
-            tell_forgotten(before, log_set.state)
+            warn_forgotten_writers(before, log_set.state)
             known = [before.topics[k] for a in appends if (k := a.topic.key) in before.topics]
             warn_unknown_query(self._identity, before.writers, known)
             warn_many_writers(self._identity, before.writers, known)
@@ -633,7 +633,7 @@ class Committer:
             published = [each.appender for each in appends]
             appenders.keep(log_set.state, published, log_set.node.is_shared)
             if appends:
-                tell_ends(appends, replication, durable=self._durable)
+                write_end_checkpoints(appends, replication, durable=self._durable)
                 log_set.node.withdraw(durable=False)
             sweep(log_set, self._identity)
         except (OSError, KafkaLogError) as error:

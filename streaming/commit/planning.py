@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from kafkalog.streaming.commit.append import AppendersOfSet, CommitPlan
+    from kafkalog.streaming.commit.append import AppendersOfSet, CommitSettings
     from kafkalog.streaming.commit.preserved_offsets import CopiedEnd
     from kafkalog.streaming.commit.replication import Replication
     from kafkalog.streaming.commit.staging.staged_files import AttachedRecords
@@ -54,7 +54,7 @@ _STAGED_NAME: Final = re.compile(
 
 def plan_appends(
     log_set: LogSet,
-    plan: CommitPlan,
+    plan: CommitSettings,
     runs: Sequence[StagedRun],
     attached_records: Sequence[AttachedRecords] = (),
     ends: Mapping[TopicPartition, CopiedEnd] | None = None,
@@ -95,7 +95,7 @@ def plan_appends(
 
 def plan_partitions(
     log_set: LogSet,
-    plan: CommitPlan,
+    plan: CommitSettings,
     topic: Topic,
     starts: Mapping[int, int],
     *,
@@ -195,7 +195,7 @@ def _staged(
 
 
 def _checked(
-    runs: Sequence[StagedRun], plan: CommitPlan, attached_records: Sequence[AttachedRecords]
+    runs: Sequence[StagedRun], plan: CommitSettings, attached_records: Sequence[AttachedRecords]
 ) -> list[AttachedRecords]:
     """Check what tasks have reported; return the attached ones that are not empty."""
     attached_records = [attached for attached in attached_records if attached.records]
@@ -205,7 +205,7 @@ def _checked(
 
 
 def _check_run(
-    run: StagedRun, plan: CommitPlan, attached_records: Sequence[AttachedRecords]
+    run: StagedRun, plan: CommitSettings, attached_records: Sequence[AttachedRecords]
 ) -> None:
     """Hold what came over the wire against what a task can have made: names become paths."""
     known = 0 <= run.directory < len(plan.directories) and _STAGED_NAME.fullmatch(run.file)
@@ -222,7 +222,7 @@ class _Planner:
     def __init__(
         self,
         log_set: LogSet,
-        plan: CommitPlan,
+        plan: CommitSettings,
         attached_records: Sequence[AttachedRecords],
         now_ms: int,
         appenders: AppendersOfSet,

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kafkalog.checkpoints.commit_state import CommitState, ReplicaState, TopicState
-    from kafkalog.streaming.commit.append import AppendersOfSet, CommitPlan
+    from kafkalog.streaming.commit.append import AppendersOfSet, CommitSettings
     from kafkalog.streaming.commit.staging.staged_files import Staging
     from kafkalog.streaming.commit.staging.staged_run import StagedRun
     from kafkalog.streaming.commit.staging.staged_source import StagedFiles
@@ -99,7 +99,7 @@ class Replication:
     ``plan`` is that of the batch, in whose directories ``runs`` count.
     """
 
-    def __init__(self, log_set: LogSet, plan: CommitPlan) -> None:
+    def __init__(self, log_set: LogSet, plan: CommitSettings) -> None:
         self._log_set = log_set
         self._plan = plan
         self._nodes = log_set.node if isinstance(log_set.node, Quorum) else None

@@ -34,7 +34,7 @@ __all__ = [
     "make_shortened_durable",
     "next_state",
     "still_known",
-    "tell_forgotten",
+    "warn_forgotten_writers",
 ]
 
 
@@ -76,7 +76,7 @@ def still_known(writers: Mapping[str, WriterState], now_ms: int) -> dict[str, Wr
     return known
 
 
-def tell_forgotten(before: CommitState, after: CommitState) -> None:
+def warn_forgotten_writers(before: CommitState, after: CommitState) -> None:
     """Warn of writers that a commit has forgotten, and of those that it has found expired."""
     # Versions in a topic that was deleted went with it, and are not forgotten.
     gone: list[str] = []

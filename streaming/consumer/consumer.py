@@ -36,7 +36,7 @@ from kafkalog.files.system import system
 from kafkalog.model import TopicPartition, listed, validate_topic_name
 from kafkalog.streaming.consumer.consumer_options import check_callbacks, parse_options
 from kafkalog.streaming.consumer.fetching import Fetched, Fetcher, beginnings
-from kafkalog.streaming.groups.group_commits import GroupCommits, Move
+from kafkalog.streaming.groups.group_commits import GroupCommits, ReadRange
 from kafkalog.streaming.groups.member_files import LOOK_S
 from kafkalog.streaming.objects.bucket_store import BucketRoot
 from kafkalog.streaming.options.bridge import crosses_border
@@ -47,7 +47,7 @@ from kafkalog.streaming.source.arguments import (
     several,
     topic_names,
 )
-from kafkalog.streaming.store.session import ensure_set, existing
+from kafkalog.streaming.store.session import ensure_set, existing_log_dirs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -154,7 +154,7 @@ class Consumer(Closing):
         place = self._read.paths[0]
         if not isinstance(place, RemoteRoot):
             ensure_set(self._options.paths, self._options.policy)
-            return [Path(os.path.realpath(p)) for p in existing(self._options.paths)]
+            return [Path(os.path.realpath(p)) for p in existing_log_dirs(self._options.paths)]
         if self._options.flush != "commit":
             raise OptionError(
                 f"option 'flush' is {self._options.flush}, and a log in an object store takes "
@@ -360,7 +360,7 @@ class Consumer(Closing):
                 f"of a group in {', '.join(map(str, self._directories))}: it is not the same set "
                 "of log directories. Append first, and then call commit() (at least once)"
             )
-        moves: Mapping[TopicPartition, Move] = {}
+        moves: Mapping[TopicPartition, ReadRange] = {}
 
         def attach() -> tuple[StateCondition, Sequence[AttachedRecords]]:
             nonlocal moves
@@ -371,11 +371,11 @@ class Consumer(Closing):
         self._published(moves)
 
     @shielded_step
-    def _published(self, moves: Mapping[TopicPartition, Move]) -> None:
+    def _published(self, moves: Mapping[TopicPartition, ReadRange]) -> None:
         self._cursors.committed(moves)
         self._has_failed = False
 
-    def _moves(self) -> dict[TopicPartition, Move]:
+    def _moves(self) -> dict[TopicPartition, ReadRange]:
         """Return what a commit publishes, with the last batches below."""
         moves = self._cursors.moves()
         ends = {key: move.end for key, move in moves.items()}
@@ -391,7 +391,7 @@ class Consumer(Closing):
         self._has_failed = True
 
     def _attach(
-        self, moves: Mapping[TopicPartition, Move]
+        self, moves: Mapping[TopicPartition, ReadRange]
     ) -> tuple[StateCondition, Sequence[AttachedRecords]]:
         group = self._commits.group
         if self._member is None:
@@ -620,9 +620,9 @@ class _Cursor:
     is_paused: bool = False
 
     @property
-    def move(self) -> Move:
+    def move(self) -> ReadRange:
         """What a commit publishes: a group does not go back, whatever is read again."""
-        return Move(self.begin, max(self.begin, self.position), self.since)
+        return ReadRange(self.begin, max(self.begin, self.position), self.since)
 
 
 class Cursors:
@@ -636,7 +636,7 @@ class Cursors:
         self._cursors: dict[TopicPartition, _Cursor] = {}
         self._moved: set[TopicPartition] = set()
         """Those whose position changed since the last commit."""
-        self.taken: dict[TopicPartition, Move] = {}
+        self.taken: dict[TopicPartition, ReadRange] = {}
         """What was returned of partitions that were taken away, and was not committed."""
 
     @property
@@ -677,21 +677,21 @@ class Cursors:
         self._moved.add(key)
         self._cursors[key].position = position
 
-    def back(self, key: TopicPartition, end: int) -> Move | None:
+    def back(self, key: TopicPartition, end: int) -> ReadRange | None:
         """Return how the group goes back to where a log ends; None if it stands no further."""
         cursor = self._cursors[key]
-        return Move(cursor.begin, end, cursor.since) if end < cursor.begin else None
+        return ReadRange(cursor.begin, end, cursor.since) if end < cursor.begin else None
 
     def pause(self, keys: Iterable[TopicPartition], *, is_paused: bool) -> None:
         """Leave partitions out for a while, or not any more."""
         for key in keys:
             self._cursors[key].is_paused = is_paused
 
-    def moves(self) -> dict[TopicPartition, Move]:
+    def moves(self) -> dict[TopicPartition, ReadRange]:
         """Return what a commit publishes now."""
         return {key: self._cursors[key].move for key in sorted(self._moved)}
 
-    def committed(self, moves: Mapping[TopicPartition, Move]) -> None:
+    def committed(self, moves: Mapping[TopicPartition, ReadRange]) -> None:
         """Take note of what was published."""
         for key, move in moves.items():
             cursor = self._cursors[key]

@@ -23,8 +23,8 @@ from kafkalog.files.system import system
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.consumer.consumer_options import ConsumerOptions
 from kafkalog.streaming.consumer.fetching import beginnings
-from kafkalog.streaming.groups.group_commits import GroupCommits, Move
-from kafkalog.streaming.groups.member_files import LOOK_S, MemberFolder, sign_name
+from kafkalog.streaming.groups.group_commits import GroupCommits, ReadRange
+from kafkalog.streaming.groups.member_files import LOOK_S, MemberFolder, member_file_name
 from kafkalog.streaming.groups.membership import InstanceLock
 from kafkalog.streaming.groups.planned_commit import Plan, load_plan, save_plan
 from kafkalog.streaming.options.declaring import options_of
@@ -35,7 +35,7 @@ from kafkalog.streaming.source.offsets import to_json
 from kafkalog.streaming.source.planner import LogSplit, plan_splits, readable_ranges
 from kafkalog.streaming.source.start import PositionValidator
 from kafkalog.streaming.source.subscription import Subscription
-from kafkalog.streaming.store.session import ensure_set, existing
+from kafkalog.streaming.store.session import ensure_set, existing_log_dirs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -279,7 +279,7 @@ class QueryMember:
             if not ranges.keys() <= member.assigned:
                 return False
             moves = {
-                key: Move(*ranges[key], member.since(key), batches.get(key))
+                key: ReadRange(*ranges[key], member.since(key), batches.get(key))
                 for key in sorted(ranges)
             }
             plan = Plan.new(member.member_id, start, end, moves)
@@ -335,7 +335,7 @@ class QueryMember:
             member = self._joined()
             stands = {} if self._state is None else self._state.positions
             moves = {
-                key: Move(stands[key], end, member.since(key))
+                key: ReadRange(stands[key], end, member.since(key))
                 for key, end in ends.items()
                 if key in member.assigned and stands.get(key, end) > end
             }
@@ -362,7 +362,7 @@ class QueryMember:
 
     def _is_replaced(self, member: GroupMember | None) -> bool:
         """Return whether another process is a member by this name now."""
-        own = set() if member is None else {sign_name(self._group, member.member_id)}
+        own = set() if member is None else {member_file_name(self._group, member.member_id)}
         return bool(self._counters().keys() - own)
 
     def _join(self) -> None:
@@ -452,7 +452,7 @@ class QueryMember:
         names = self._deciding.topics()
         return frozenset(each for each in names if wanted.selects(TopicPartition(each, 0)))
 
-    def _left_by_sink(self, plan: Plan, member: GroupMember) -> dict[TopicPartition, Move]:
+    def _left_by_sink(self, plan: Plan, member: GroupMember) -> dict[TopicPartition, ReadRange]:
         """Return how far a batch has come where the group does not know it."""
         stands = self._commits.look(at_once=True).positions  # another process may have told it
         held = member.assigned | member.revoked
@@ -537,7 +537,7 @@ class JoinedControl:
         """
         self._options = options
         taken = member_options(given)
-        directories = existing(taken.paths)
+        directories = existing_log_dirs(taken.paths)
         ensure_set(directories, taken.policy)
         subscription = Subscription.of(options)
         self.member = QueryMember(

@@ -24,7 +24,7 @@ from kafkalog.errors import (
 from kafkalog.files.paths import split_paths
 from kafkalog.files.system import system
 from kafkalog.model import said_there
-from kafkalog.streaming.commit.append import CommitPlan
+from kafkalog.streaming.commit.append import CommitSettings
 from kafkalog.streaming.commit.bucket_commit import CommittedBucket, commit_batch
 from kafkalog.streaming.commit.committer import Committer
 from kafkalog.streaming.groups.group_commits import (
@@ -35,9 +35,9 @@ from kafkalog.streaming.groups.group_commits import (
 )
 from kafkalog.streaming.groups.member_files import (
     LOOK_S,
-    Watch,
+    LivenessTracker,
+    member_file_name,
     members_of,
-    sign_name,
 )
 from kafkalog.streaming.groups.planned_commit import remove_plans
 from kafkalog.streaming.groups.position_topics import present_ids
@@ -48,7 +48,12 @@ from kafkalog.streaming.store.ends.tracker import LogEndTracker
 from kafkalog.streaming.store.identity import BatchIdentity
 from kafkalog.streaming.store.log_dirs import LogDirs
 from kafkalog.streaming.store.policy import BY_FLAG, SetPolicy
-from kafkalog.streaming.store.session import check_written, ensure_set, existing, places
+from kafkalog.streaming.store.session import (
+    ensure_set,
+    existing_log_dirs,
+    parse_paths,
+    require_commit_state,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -145,8 +150,8 @@ def _directories(paths: Sequence[str]) -> list[Path]:
     if (root := bucket_of(paths)) is not None:
         root.open_store().forget_listing()
         return [root.open_log()]
-    directories = existing(paths)
-    check_written(directories)
+    directories = existing_log_dirs(paths)
+    require_commit_state(directories)
     return directories
 
 
@@ -171,13 +176,17 @@ def _publish(
 def _when_empty(commits: GroupCommits, *, dry_run: bool) -> GroupState:
     """Return the group once none of its members can live."""
     folder = members_of(commits, _LONGEST_STEP_S)
-    watch = Watch(commits.group, longest_step_s=_LONGEST_STEP_S)
+    watch = LivenessTracker(commits.group, longest_step_s=_LONGEST_STEP_S)
     seen: dict[str, int] = {}
     while True:
         state = commits.look()
-        signs = folder.read()
-        present = watch.look(system.monotonic(), signs, state.record).keys() & state.record.members
-        counters = {each: signs[sign_name(commits.group, each)].counter for each in present}
+        heartbeats = folder.read()
+        present = (
+            watch.look(system.monotonic(), heartbeats, state.record).keys() & state.record.members
+        )
+        counters = {
+            each: heartbeats[member_file_name(commits.group, each)].counter for each in present
+        }
         living = [each for each, count in counters.items() if seen.get(each, count) != count]
         if living:
             hosts = {state.record.members[each].settings.host for each in living}
@@ -215,7 +224,7 @@ def _targets(
     named = {*topics} or {key.topic for key in (offsets or state.positions)}
     if not named:
         raise OptionError(f"group {group!r} has no position here: say which topics (--topic)")
-    where = places(paths) if bucket_of(paths) is None else _directories(paths)
+    where = parse_paths(paths) if bucket_of(paths) is None else _directories(paths)
     watch = LogEndTracker(where, lambda key: key.topic in named)
     ends = watch.look().offsets
     missing = {str(key): key.topic for key in offsets.keys() - ends.keys()}
@@ -316,7 +325,7 @@ class GroupWriter:
         if not changed:
             return False
         now_ms = system.time_ns() // 1_000_000
-        plan = CommitPlan(
+        plan = CommitSettings(
             directories=self._directories, planned_ms=now_ms, has_nodes=self._has_nodes
         )
         if self._bucket is not None:
@@ -332,7 +341,7 @@ class GroupWriter:
         return True
 
     def _commit_in_bucket(
-        self, root: BucketRoot, changed: Mapping[TopicPartition, int], plan: CommitPlan
+        self, root: BucketRoot, changed: Mapping[TopicPartition, int], plan: CommitSettings
     ) -> None:
         """Commit positions with the ids of topics: a log there is not cut."""
         ids = present_ids(CommittedBucket.newest(root).partitions(), {key.topic for key in changed})

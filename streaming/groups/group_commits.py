@@ -1,8 +1,9 @@
 """Publish a group's decisions and positions: by commits, and by nothing else.
 
 What a commit says of a group is looked at under the locks of the set, before its intent and right
-before its rename (:class:`Unchanged`, :class:`Fence`). So of two that decide the same generation
-one does. And a member that the group went on without publishes nothing, however late it wakes up.
+before its rename (:class:`GroupPrecondition`, :class:`Fence`). So of two that decide the same
+generation one does. And a member that the group went on without publishes nothing, however late it
+wakes up.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from kafkalog.errors import FencedMemberError, KafkaLogError
 from kafkalog.files.system import system
 from kafkalog.files.watch import Watched
 from kafkalog.model import OFFSETS_TOPIC, partition_counts
-from kafkalog.streaming.commit.append import CommitPlan
+from kafkalog.streaming.commit.append import CommitSettings
 from kafkalog.streaming.commit.bucket_commit import CommittedBucket, commit_batch
 from kafkalog.streaming.commit.committer import Committer
 from kafkalog.streaming.commit.staging.staged_files import AttachedRecords
@@ -55,8 +56,8 @@ __all__ = [
     "OFFSETS_POLICY",
     "Fence",
     "GroupCommits",
-    "Move",
-    "Unchanged",
+    "GroupPrecondition",
+    "ReadRange",
     "attached_offsets",
     "encode_record",
     "last_batches",
@@ -72,7 +73,7 @@ OFFSETS_POLICY: Final = TopicPolicy(
 """``__consumer_offsets`` as a broker makes it; one that exists keeps its partitions."""
 
 
-class Move(NamedTuple):
+class ReadRange(NamedTuple):
     """What a member has read of a partition: ``[begin, end)``, having it ``since`` a generation.
 
     ``batch`` is the last one below the end, as the member has noted it before it read.
@@ -89,7 +90,7 @@ class _OvertakenError(FencedMemberError):
 
 
 @dataclass(frozen=True)
-class Unchanged:
+class GroupPrecondition:
     """A condition of a commit: a group is as it was when the decision was made.
 
     ``stands``: partitions that must still have a committed position. ``begins``: partitions that
@@ -132,7 +133,7 @@ class Fence:
     log: GroupLog
     group: str
     member: str
-    moves: Mapping[TopicPartition, Move]
+    moves: Mapping[TopicPartition, ReadRange]
 
     def __call__(self, log_set: CommittedSet) -> None:
         """Look.
@@ -153,7 +154,7 @@ class Fence:
             self._check(partition, move, member.held.get(partition), state)
 
     def _check(
-        self, partition: TopicPartition, move: Move, since: int | None, state: GroupState
+        self, partition: TopicPartition, move: ReadRange, since: int | None, state: GroupState
     ) -> None:
         if since != move.since:
             raise FencedMemberError(
@@ -299,7 +300,7 @@ class GroupCommits:
             return {}
         return last_batches(self._inspect_set().partitions(), positions) if positions else {}
 
-    def attach(self, moves: Mapping[TopicPartition, Move], now_ms: int) -> AttachedRecords:
+    def attach(self, moves: Mapping[TopicPartition, ReadRange], now_ms: int) -> AttachedRecords:
         """Return what is committed of how far partitions were read.
 
         Raises:
@@ -340,7 +341,7 @@ class GroupCommits:
             KafkaLogError: it is not published, for other reasons.
         """
         begins = frozenset(positions or {}) | frozenset(forgotten)
-        condition = Unchanged(self._log, before, frozenset(stands), begins)
+        condition = GroupPrecondition(self._log, before, frozenset(stands), begins)
         try:
             records = encode_record(self.group, record)
             changed = {**dict.fromkeys(forgotten), **(positions or {})}
@@ -362,13 +363,13 @@ class GroupCommits:
             KafkaLogError: nothing is published, for other reasons.
         """
         ids = self.topic_ids(positions)
-        self._change(positions, records, Unchanged(self._log, before), ids)
+        self._change(positions, records, GroupPrecondition(self._log, before), ids)
 
     def _change(
         self,
         positions: Mapping[TopicPartition, int] | Mapping[TopicPartition, int | None],
         records: Sequence[KeyAndValue],
-        condition: Unchanged,
+        condition: GroupPrecondition,
         topic_ids: Mapping[TopicPartition, str],
     ) -> None:
         now_ms = system.time_ns() // 1_000_000
@@ -378,7 +379,7 @@ class GroupCommits:
         )
         self._commit(attached, condition, now_ms)
 
-    def commit(self, member: str, moves: Mapping[TopicPartition, Move]) -> None:
+    def commit(self, member: str, moves: Mapping[TopicPartition, ReadRange]) -> None:
         """Publish how far a member has come in its partitions.
 
         Raises:
@@ -388,12 +389,14 @@ class GroupCommits:
         now_ms = system.time_ns() // 1_000_000
         self._commit(self.attach(moves, now_ms), self.fence(member, moves), now_ms)
 
-    def fence(self, member: str, moves: Mapping[TopicPartition, Move]) -> Fence:
+    def fence(self, member: str, moves: Mapping[TopicPartition, ReadRange]) -> Fence:
         """Return the condition under which a member may commit what it has read."""
         return Fence(self._log, self.group, member, moves)
 
-    def _commit(self, attached: AttachedRecords, condition: Unchanged | Fence, now_ms: int) -> None:
-        plan = CommitPlan(
+    def _commit(
+        self, attached: AttachedRecords, condition: GroupPrecondition | Fence, now_ms: int
+    ) -> None:
+        plan = CommitSettings(
             directories=self._directories,
             planned_ms=now_ms,
             policy=self._policy,

@@ -63,14 +63,14 @@ __all__ = [
     "LOOK_S",
     "MEMBER_PREFIX",
     "PLAN_PREFIX",
+    "Heartbeat",
+    "LivenessTracker",
     "MemberFile",
     "MemberFolder",
     "MemberObject",
     "MemberObjects",
-    "Sign",
-    "Watch",
+    "member_file_name",
     "members_of",
-    "sign_name",
 ]
 
 MEMBER_PREFIX: Final = ".kafkalog.group."
@@ -108,7 +108,7 @@ _FIELDS: Final[dict[str, type | tuple[type, ...]]] = {
 }
 
 
-class Sign(NamedTuple):
+class Heartbeat(NamedTuple):
     """What was found of a member: its counter, who it is, what it says, and its process.
 
     All but the counter are None where the text is half written, or nothing of ours.
@@ -124,7 +124,7 @@ class MemberFile:
     """A member's own file. A thread of heartbeats may write it, too."""
 
     def __init__(self, folder: Path, group: str, member: str) -> None:
-        self._path = folder / sign_name(group, member)
+        self._path = folder / member_file_name(group, member)
         self._group = group
         self._member = member
         self._counter = 0
@@ -199,7 +199,7 @@ class MemberFolder:
         self.folder = folder
         self._group = group
         self._names = Watched([folder], self._list)
-        self._texts: dict[str, tuple[bytes, Sign]] = {}
+        self._texts: dict[str, tuple[bytes, Heartbeat]] = {}
 
     def __str__(self) -> str:
         return str(self.folder)
@@ -230,13 +230,13 @@ class MemberFolder:
 
     def remove(self, member: str) -> None:
         """Take away the file of a member that the group goes on without."""
-        (self.folder / sign_name(self._group, member)).unlink(missing_ok=True)
+        (self.folder / member_file_name(self._group, member)).unlink(missing_ok=True)
 
     def look_again(self) -> None:
         """Have the next :meth:`read` look, which each does here."""
 
-    def read(self) -> dict[str, Sign]:
-        """Return what is there, by :func:`sign_name`.
+    def read(self) -> dict[str, Heartbeat]:
+        """Return what is there, by :func:`member_file_name`.
 
         Raises:
             OSError: the folder cannot be read.
@@ -255,12 +255,16 @@ class MemberFolder:
             text = data[_COUNTER.size : _HEAD.size + size]
             before = self._texts.get(name)
             if before is not None and before[0] == text:
-                sign = before[1]._replace(counter=counter)
+                heartbeat = before[1]._replace(counter=counter)
             else:
-                sign = self._sign(counter, text[_HEAD.size - _COUNTER.size :], size, checksum)
-                if sign.member is not None and name != sign_name(self._group, sign.member):
+                heartbeat = self._heartbeat(
+                    counter, text[_HEAD.size - _COUNTER.size :], size, checksum
+                )
+                if heartbeat.member is not None and name != member_file_name(
+                    self._group, heartbeat.member
+                ):
                     continue  # a copy; or its member was killed before the file had its name
-            found[name], texts[name] = sign, (text, sign)
+            found[name], texts[name] = heartbeat, (text, heartbeat)
         self._texts = texts
         return found
 
@@ -269,9 +273,9 @@ class MemberFolder:
         with os.scandir(self.folder) as entries:
             return sorted(each.name for each in entries if each.name.startswith(prefix))
 
-    def _sign(self, counter: int, text: bytes, size: int, checksum: int) -> Sign:
+    def _heartbeat(self, counter: int, text: bytes, size: int, checksum: int) -> Heartbeat:
         is_whole = len(text) == size and crc32c(text) == checksum
-        return _parsed(counter, text, self._group) if is_whole else Sign(counter)
+        return _parsed(counter, text, self._group) if is_whole else Heartbeat(counter)
 
 
 class MemberObjects:
@@ -293,7 +297,7 @@ class MemberObjects:
         """How many listings have begun, and which of them was the last to end."""
         self._interval_s = interval_s
         self._due_s = -float("inf")
-        self._signs: dict[str, Sign] = {}
+        self._heartbeats: dict[str, Heartbeat] = {}
         """By the names of objects."""
         self._mutex = system.lock()
 
@@ -323,7 +327,7 @@ class MemberObjects:
         """Have the next :meth:`read` list the names."""
         self._due_s = -float("inf")
 
-    def read(self) -> dict[str, Sign]:
+    def read(self) -> dict[str, Heartbeat]:
         """Return what is there, as of a moment ago; as :meth:`MemberFolder.read`.
 
         Raises:
@@ -340,13 +344,17 @@ class MemberObjects:
                     raise
                 self._due_s = min(self._due_s, begun_s + self._shortest_s())
             return {
-                f"{_prefix(self.group)}{member}": self._signs[name]
+                f"{_prefix(self.group)}{member}": self._heartbeats[name]
                 for member, name in self.names.items()
             }
 
     def _shortest_s(self) -> float:
         """Return after how long to look: so that no living member seems to stand still."""
-        said = [sign.presence for sign in self._signs.values() if sign.presence is not None]
+        said = [
+            heartbeat.presence
+            for heartbeat in self._heartbeats.values()
+            if heartbeat.presence is not None
+        ]
         sessions = [each.settings.session_timeout_ms / 1000 for each in said]
         return min([self._interval_s, *sessions])
 
@@ -357,18 +365,22 @@ class MemberObjects:
         # of a member that says something else both objects may be there: the later one counts
         self.names = {entry.name.partition("-")[0]: entry.name for entry in listed}
         sizes = {entry.name: entry.size for entry in listed}
-        self._signs = {name: self._sign(name, sizes[name]) for name in self.names.values()}
+        self._heartbeats = {
+            name: self._heartbeat(name, sizes[name]) for name in self.names.values()
+        }
         self.ended = number
 
-    def _sign(self, name: str, size: int) -> Sign:
-        """Return the sign in an object, whose size is the counter; the text is known, or got."""
-        known = self._signs.get(name)
+    def _heartbeat(self, name: str, size: int) -> Heartbeat:
+        """Return the heartbeat in an object. Its size is the counter; a text is read once."""
+        known = self._heartbeats.get(name)
         if known is not None and known.member is not None:
             return known._replace(counter=size)
         data = self.objects.get(f"{self.folder}/{name}")
-        sign = Sign(size) if data is None else _parsed(size, data, self.group)
-        is_own = sign.member is not None and name.startswith(f"{staging_hash(sign.member)}-")
-        return sign if is_own else Sign(size)
+        heartbeat = Heartbeat(size) if data is None else _parsed(size, data, self.group)
+        is_own = heartbeat.member is not None and name.startswith(
+            f"{staging_hash(heartbeat.member)}-"
+        )
+        return heartbeat if is_own else Heartbeat(size)
 
     def remove(self, member: str) -> None:
         """Take away the objects of a member that the group goes on without.
@@ -459,7 +471,7 @@ def members_of(commits: GroupCommits, interval_s: float) -> MemberFolder | Membe
     return MemberObjects(commits.bucket, commits.group, interval_s)
 
 
-def sign_name(group: str, member: str) -> str:
+def member_file_name(group: str, member: str) -> str:
     """Return the name of a member's file."""
     return f"{_prefix(group)}{staging_hash(member)}"
 
@@ -488,20 +500,20 @@ def _text(group: str, member: str, presence: Presence) -> bytes:
     return json.dumps(said, separators=(",", ":")).encode()
 
 
-def _parsed(counter: int, text: bytes, group: str) -> Sign:
+def _parsed(counter: int, text: bytes, group: str) -> Heartbeat:
     """Read what a member says; nothing of what only looks like a file of this group."""
     try:
         said: dict[str, Any] = json.loads(text)
         if not all(isinstance(said[name], kind) for name, kind in _FIELDS.items()):
-            return Sign(counter)
+            return Heartbeat(counter)
         presence = _presence(said)
         member = _name(said["member"])
     except (ValueError, KeyError, TypeError, RecursionError):
-        return Sign(counter)
+        return Heartbeat(counter)
     if said["group"] != group:
-        return Sign(counter)
+        return Heartbeat(counter)
     process = said.get("process")
-    return Sign(counter, member, presence, process if type(process) is int else None)
+    return Heartbeat(counter, member, presence, process if type(process) is int else None)
 
 
 def _presence(said: Mapping[str, Any]) -> Presence:
@@ -571,7 +583,7 @@ class _Seen:
     """Whether its counter was seen to change."""
 
 
-class Watch:
+class LivenessTracker:
     """Keeps what was seen of a group's members from look to look. Knows no clock and no files."""
 
     def __init__(self, group: str, *, longest_step_s: float) -> None:
@@ -585,13 +597,13 @@ class Watch:
         """The members of that record, by the names of their files."""
 
     def look(
-        self, now_s: float, signs: Mapping[str, Sign], record: GroupRecord
+        self, now_s: float, heartbeats: Mapping[str, Heartbeat], record: GroupRecord
     ) -> dict[str, Presence]:
         """Return who lives, and what it says, by member id.
 
         Args:
             now_s: the time, by a clock of the watcher's own that never goes back.
-            signs: what is there, by the names of files.
+            heartbeats: what is there, by the names of files.
             record: what is decided.
         """
         step = 0.0 if self._last_s is None else now_s - self._last_s
@@ -599,10 +611,12 @@ class Watch:
         self._last_s = now_s
         if record is not self._record:
             self._record = record
-            self._members = {sign_name(self._group, member): member for member in record.members}
+            self._members = {
+                member_file_name(self._group, member): member for member in record.members
+            }
         self._seen = {
-            name: self._next(name, sign, self._members.get(name), record, step)
-            for name, sign in signs.items()
+            name: self._next(name, heartbeat, self._members.get(name), record, step)
+            for name, heartbeat in heartbeats.items()
         }
         return {
             seen.member: seen.presence
@@ -612,34 +626,34 @@ class Watch:
 
     def has_beaten(self, members: Iterable[str]) -> bool:
         """Return whether the counter of one of them was seen to change."""
-        found = (self._seen.get(sign_name(self._group, each)) for each in members)
+        found = (self._seen.get(member_file_name(self._group, each)) for each in members)
         return any(seen is not None and seen.has_beaten for seen in found)
 
     def _next(
-        self, name: str, sign: Sign, member: str | None, record: GroupRecord, step: float
+        self, name: str, heartbeat: Heartbeat, member: str | None, record: GroupRecord, step: float
     ) -> _Seen:
         seen = self._seen.get(name)
         if seen is None:
-            seen = _first_sight(sign, member, record)
+            seen = _first_sight(heartbeat, member, record)
             still_s = 0.0
         else:
-            still_s = seen.still_s + step if seen.counter == sign.counter else 0.0
-        has_beaten = seen.has_beaten or seen.counter != sign.counter
+            still_s = seen.still_s + step if seen.counter == heartbeat.counter else 0.0
+        has_beaten = seen.has_beaten or seen.counter != heartbeat.counter
         said = seen.member, seen.presence
-        if sign.presence is not None:  # a text that is half written is no news
-            said = sign.member, sign.presence
+        if heartbeat.presence is not None:  # a text that is half written is no news
+            said = heartbeat.member, heartbeat.presence
         owes_s = None
         if member is not None and record.members[member].revoked:
             owes_s = 0.0 if seen.owes_s is None else seen.owes_s + step
-        return _Seen(sign.counter, *said, still_s, owes_s, has_beaten)
+        return _Seen(heartbeat.counter, *said, still_s, owes_s, has_beaten)
 
 
-def _first_sight(sign: Sign, member: str | None, record: GroupRecord) -> _Seen:
+def _first_sight(heartbeat: Heartbeat, member: str | None, record: GroupRecord) -> _Seen:
     """Take a member for what the record says of it, until its text can be read."""
     if member is None:
-        return _Seen(sign.counter, None, None)
+        return _Seen(heartbeat.counter, None, None)
     presence = Presence(record.members[member].settings, record.strategy or "")
-    return _Seen(sign.counter, member, presence)
+    return _Seen(heartbeat.counter, member, presence)
 
 
 def _is_lost(seen: _Seen, presence: Presence) -> bool:

@@ -35,9 +35,9 @@ from kafkalog.streaming.groups.member_files import (
     GROUP_LOCK_PREFIX,
     INSTANCE_LOCK_PREFIX,
     LOOK_S,
+    LivenessTracker,
     MemberFolder,
     MemberObjects,
-    Watch,
     members_of,
 )
 from kafkalog.streaming.groups.rebalance import Presence, next_record
@@ -50,9 +50,9 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
     from kafkalog.model import TopicPartition
-    from kafkalog.streaming.groups.group_commits import GroupCommits, Move
+    from kafkalog.streaming.groups.group_commits import GroupCommits, ReadRange
     from kafkalog.streaming.groups.group_log import GroupState
-    from kafkalog.streaming.groups.member_files import Sign
+    from kafkalog.streaming.groups.member_files import Heartbeat
     from kafkalog.streaming.groups.rebalance import GroupRecord, MemberSettings
 
     Partitions: TypeAlias = Sequence[TopicPartition]
@@ -66,12 +66,12 @@ _LOGGER: Final = logging.getLogger("kafkalog.groups")
 # The group's lock: who holds it decides the next generation, and nobody else does meanwhile.
 #
 # A file beside those of the members. It is locked as the set's are
-# (:mod:`~kafkalog.streaming.store. locks`): for one open file where the system has such locks,
+# (:mod:`~kafkalog.streaming.store.locks`): for one open file where the system has such locks,
 # else for the process, with a mutex beside it. It is taken before the locks of the set, and only
 # if nobody has it: who finds it held leaves the decision to its holder.
 #
 # It saves work, no more: of two that decide the same generation one does, by the condition of the
-# commit (:class:`~.group_commits.Unchanged`).
+# commit (:class:`~.group_commits.GroupPrecondition`).
 
 
 class _FileLock(DirectoryLocks):
@@ -194,7 +194,7 @@ class GroupMember:
         self._longest_s = max_poll_interval_ms / 1000
         self.member_id = f"{settings.instance or settings.client_id}-{system.random_id()}"
         self._file = self._members.file(self.member_id)
-        self._watch = Watch(commits.group, longest_step_s=self._interval_s)
+        self._watch = LivenessTracker(commits.group, longest_step_s=self._interval_s)
         self._watching = system.lock()
         self._of_thread = commits.another(), self._members.another()
         self._begun_anew: tuple[GroupState | None, frozenset[TopicPartition]] = None, frozenset()
@@ -243,8 +243,8 @@ class GroupMember:
         if instance is None:
             return
         known = self._commits.look().record.members
-        for sign in self._members.read().values():
-            member, said = sign.member, sign.presence
+        for heartbeat in self._members.read().values():
+            member, said = heartbeat.member, heartbeat.presence
             if member is None or said is None or member in known:
                 continue
             if said.settings.instance == instance:
@@ -390,7 +390,7 @@ class GroupMember:
         """Return since which generation it has a partition that it holds."""
         return self._since[partition]
 
-    def commit(self, moves: Mapping[TopicPartition, Move]) -> None:
+    def commit(self, moves: Mapping[TopicPartition, ReadRange]) -> None:
         """Commit how far it has come.
 
         Raises:
@@ -466,7 +466,7 @@ class GroupMember:
 
     def _following(self, state: GroupState) -> GroupRecord | None:
         """Return what follows, unless there is news already: the next round looks at that."""
-        signs, present = self._read_members(self._members, state.record)
+        heartbeats, present = self._read_members(self._members, state.record)
         wanted = frozenset[str]().union(*(each.settings.topics for each in present.values()))
         topics = self._commits.partitions_of(wanted)
         begun_anew = self._to_begin_anew(state)
@@ -479,7 +479,7 @@ class GroupMember:
         if found is None:
             self._nothing_follows = given
             return None
-        return found if self._members.read() == signs else None
+        return found if self._members.read() == heartbeats else None
 
     def _to_begin_anew(self, state: GroupState) -> frozenset[TopicPartition]:
         """Return the partitions in which the group has no position that counts."""
@@ -489,7 +489,7 @@ class GroupMember:
 
     def _read_members(
         self, members: MemberFolder | MemberObjects, record: GroupRecord
-    ) -> tuple[dict[str, Sign], dict[str, Presence]]:
+    ) -> tuple[dict[str, Heartbeat], dict[str, Presence]]:
         """Return the files of all members, and of those that live what they say.
 
         Who was a member, and is none by the record, is not let in by what it says in its sleep.
@@ -499,14 +499,14 @@ class GroupMember:
             if record != self._read_for:
                 self._read_for = record
                 members.look_again()
-            signs = members.read()
-            present = self._watch.look(system.monotonic(), signs, record)
+            heartbeats = members.read()
+            present = self._watch.look(system.monotonic(), heartbeats, record)
         self._forsaken = frozenset(
             member
             for member, said in present.items()
             if said.generation != NO_GENERATION and member not in record.members
         )
-        return signs, {key: each for key, each in present.items() if key not in self._forsaken}
+        return heartbeats, {key: each for key, each in present.items() if key not in self._forsaken}
 
     def _beginnings(self, new: Partitions, state: GroupState) -> Mapping[TopicPartition, int]:
         """Return where the group begins in partitions that nobody had before.

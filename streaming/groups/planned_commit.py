@@ -12,7 +12,7 @@ from kafkalog.errors import CheckpointError, FencedMemberError, OptionError
 from kafkalog.files.atomic import write_atomically
 from kafkalog.files.system import remembered, system
 from kafkalog.model import TopicPartition
-from kafkalog.streaming.groups.group_commits import Fence, GroupCommits, Move
+from kafkalog.streaming.groups.group_commits import Fence, GroupCommits, ReadRange
 from kafkalog.streaming.groups.group_log import GroupLog
 from kafkalog.streaming.groups.member_files import PLAN_PREFIX
 from kafkalog.streaming.log.history import LastBatch
@@ -70,7 +70,7 @@ class Plan:
     member: str
     start: Mapping[str, Mapping[str, int]]
     end: Mapping[str, Mapping[str, int]]
-    moves: Mapping[TopicPartition, Move]
+    moves: Mapping[TopicPartition, ReadRange]
     nonce: str
 
     @classmethod
@@ -79,7 +79,7 @@ class Plan:
         member: str,
         start: Mapping[str, Mapping[str, int]],
         end: Mapping[str, Mapping[str, int]],
-        moves: Mapping[TopicPartition, Move],
+        moves: Mapping[TopicPartition, ReadRange],
     ) -> Plan:
         """Make a plan with a nonce that no other has."""
         return cls(member, start, end, moves, system.random_id().hex)
@@ -150,7 +150,7 @@ def _path(folder: Path, group: str, instance: str) -> Path:
 
 def _parsed(line: Mapping[str, Any]) -> Plan:
     moves = {
-        TopicPartition(topic, partition): Move(
+        TopicPartition(topic, partition): ReadRange(
             begin, end, since, batch and LastBatch.from_text(batch)
         )
         for topic, partition, begin, end, since, batch in line["moves"]

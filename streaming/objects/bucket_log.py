@@ -294,7 +294,7 @@ class BucketLog:
         """Whether it was found that the log is not there any more, or was set back."""
         return self._log_seen is None
 
-    def doubt(self) -> None:
+    def expire_identity(self) -> None:
         """Look at once whether the log is still there, before anything else."""
         self._log_seen = None
 

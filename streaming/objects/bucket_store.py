@@ -347,14 +347,14 @@ class BucketStore:
         if log is None:
             raise self._without_log()
         for other in list(remembered(_OpenStores).by_root.values()):
-            other.doubt(self._place, log.state.log_id)
+            other.expire_identity(self._place, log.state.log_id)
         self._log = log
         return log
 
-    def doubt(self, place: str, log_id: str) -> None:
+    def expire_identity(self, place: str, log_id: str) -> None:
         """Look at once whether the log is still there, as another one lies at a place by now."""
         if self._place == place and self._log is not None and self._log.state.log_id != log_id:
-            self._log.doubt()
+            self._log.expire_identity()
 
     def _without_log(self) -> LogDirectoryError:
         return LogDirectoryError(
@@ -394,7 +394,7 @@ class BucketStore:
             return
         with self._using:
             if self._log is not None:
-                self._log.doubt()
+                self._log.expire_identity()
             self._look()
 
     def _look(self) -> None:

@@ -11,7 +11,7 @@ from kafkalog.files.paths import NodePlace, as_path
 from kafkalog.files.storage import RemoteRoot
 from kafkalog.files.system import system
 from kafkalog.model import validate_topic_name
-from kafkalog.streaming.commit.append import CommitPlan
+from kafkalog.streaming.commit.append import CommitSettings
 from kafkalog.streaming.options.declaring import (
     KAFKA_CLIENT_OPTIONS,
     KAFKA_SECURITY_PREFIXES,
@@ -601,9 +601,9 @@ class WritePlan:
         return list(nodes.values())
 
     @property
-    def commit_plan(self) -> CommitPlan:
+    def commit_plan(self) -> CommitSettings:
         """What the commit goes by, which knows no options."""
-        return CommitPlan(
+        return CommitSettings(
             directories=tuple(self.directories),
             planned_ms=self.append_time_ms,
             policy=self.options.policy,

@@ -32,7 +32,7 @@ from kafkalog.streaming.sink.write_options import WriteOptions, WritePlan
 from kafkalog.streaming.spark.versions import StreamArrowWriter
 from kafkalog.streaming.spark.worker import freeze_planner, show_warnings, task_of_spark
 from kafkalog.streaming.store.identity import APP_PREFIX, BatchIdentity
-from kafkalog.streaming.store.session import existing
+from kafkalog.streaming.store.session import existing_log_dirs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -144,7 +144,7 @@ def _planned_by_source(options: WriteOptions, checkpoint: QueryCheckpoint | None
     from kafkalog.streaming.groups.planned_commit import Planned  # noqa: PLC0415
 
     _refuse_state(options, checkpoint)
-    directories = existing(options.paths)
+    directories = existing_log_dirs(options.paths)
     return Planned.find(directories, *options.group, options.policy)
 
 

@@ -1,7 +1,8 @@
 """Session: exclusive access to a log set. Entering locks and recovers it; leaving releases it.
 
 ==========  ======================================================================================
-check       :func:`existing`, :func:`check_written`: the paths can be log directories at all
+check       :func:`existing_log_dirs`, :func:`require_commit_state`: the paths can be log
+            directories at all
 lock        :class:`Session`, from ``with`` on: both locks of every directory
 open        :meth:`Session.open`: which set they are, and its newest state; a new one may start
 roll back   the same: what a commit that was cut off has left goes, unless a check refuses that
@@ -59,30 +60,30 @@ if TYPE_CHECKING:
 __all__ = [
     "Condition",
     "Session",
-    "check_written",
     "ensure_set",
-    "existing",
+    "existing_log_dirs",
     "inspect_state",
-    "named",
     "opened_set",
-    "places",
+    "parse_log_dirs",
+    "parse_paths",
     "refuse_nodes",
+    "require_commit_state",
     "session_of",
 ]
 
 
-def named(paths: Sequence[str]) -> list[Path]:
+def parse_log_dirs(paths: Sequence[str]) -> list[Path]:
     """Return the log directories that paths and ``file:`` URIs name, there or not.
 
     Raises:
         OptionError: one is not local, or there twice.
         LogDirectoryError: none is named.
     """
-    return [Path(place) for place in places(paths)]
+    return [Path(place) for place in parse_paths(paths)]
 
 
-def places(paths: Sequence[str]) -> tuple[str, ...]:
-    """Return what :func:`named` does as texts, which know the nodes that they are of.
+def parse_paths(paths: Sequence[str]) -> tuple[str, ...]:
+    """Return what :func:`parse_log_dirs` does as texts, which know the nodes that they are of.
 
     Raises:
         OptionError, LogDirectoryError: as there.
@@ -93,7 +94,7 @@ def places(paths: Sequence[str]) -> tuple[str, ...]:
     return found
 
 
-def existing(paths: Sequence[str]) -> list[Path]:
+def existing_log_dirs(paths: Sequence[str]) -> list[Path]:
     """Return the log directories that paths and ``file:`` URIs name.
 
     Nodes of a replicated set may be away.
@@ -103,7 +104,7 @@ def existing(paths: Sequence[str]) -> list[Path]:
         LogDirectoryError: one is no folder, is there twice by way of a link, or is the folder of a
             partition; or none is named.
     """
-    directories = named(paths)
+    directories = parse_log_dirs(paths)
     for folder in directories:
         refuse_file(folder)
         if not folder.is_dir() and _voters_of(directories) is None:
@@ -112,7 +113,7 @@ def existing(paths: Sequence[str]) -> list[Path]:
     return directories
 
 
-def check_written(directories: Sequence[Path]) -> None:
+def require_commit_state(directories: Sequence[Path]) -> None:
     """Refuse directories in which our sink has never written.
 
     Raises:

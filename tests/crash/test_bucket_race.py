@@ -25,7 +25,7 @@ from tests.support.bucket_micro_batches import (
     kill_each_part_at_each_request,
     values_of,
 )
-from tests.support.bucket_writers import append_at_once, check_written, kill_at_each_request
+from tests.support.bucket_writers import append_at_once, kill_at_each_request, require_commit_state
 from tests.support.object_servers import HONEST, LIARS
 from tests.support.object_store import Losses, ObjectStore, object_store
 
@@ -63,7 +63,7 @@ def test_writers_that_race_commit_each_batch_once(store: ObjectStore) -> None:
     direct = store.past_the_proxy()
     make_log(direct, "race")
     assert append_at_once(direct, "race", 16, 2) <= 50
-    check_written(direct, "race", 16, 2, commits_before=1)
+    require_commit_state(direct, "race", 16, 2, commits_before=1)
 
 
 def test_a_batch_is_there_once_whatever_is_lost(store: ObjectStore) -> None:
@@ -72,7 +72,7 @@ def test_a_batch_is_there_once_whatever_is_lost(store: ObjectStore) -> None:
     losses = store.fault = Losses()
     append_at_once(store, "lossy", 6, 3)
     store.reset()
-    check_written(store, "lossy", 6, 3, commits_before=1)
+    require_commit_state(store, "lossy", 6, 3, commits_before=1)
     assert set(losses.count) == {"500", "500 before", "503", "reset", "lost", "409", "late"}
 
 
@@ -87,7 +87,7 @@ def test_sixteen_writers_append_fifty_batches_each(store: ObjectStore, *, loses:
     store.reset()
     print(f"{most} tries at most")  # noqa: T201
     assert loses or most <= 50
-    check_written(store, prefix, 16, 50)
+    require_commit_state(store, prefix, 16, 50)
 
 
 @pytest.mark.parametrize("store", ["versitygw"], indirect=True)

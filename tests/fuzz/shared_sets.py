@@ -14,7 +14,7 @@ from tests.support.killing import count_calls, run_and_kill
 from kafkalog.checkpoints.commit_state import PREPARED_FILE
 from kafkalog.files.system import system
 from kafkalog.model import TopicPartition
-from kafkalog.streaming.groups.group_commits import OFFSETS_POLICY, GroupCommits, Move
+from kafkalog.streaming.groups.group_commits import OFFSETS_POLICY, GroupCommits, ReadRange
 from kafkalog.streaming.groups.membership import GroupMember
 from kafkalog.streaming.groups.planned_commit import Plan, load_plan, save_plan
 from kafkalog.streaming.groups.rebalance import MemberSettings
@@ -101,7 +101,7 @@ def _grouped(root: Path) -> Ground:
             member.round()
         assert member.assigned == {*_T}
         for number in range(3):
-            moves = {key: Move(number, number + 1, member.since(key)) for key in _T}
+            moves = {key: ReadRange(number, number + 1, member.since(key)) for key in _T}
             save_plan(root / "log", "g", INSTANCE, _plan(member, number, moves))
             member.commit(moves)
             append(ground, root, [("g0", "g1", "b0")[number]])
@@ -111,7 +111,7 @@ def _grouped(root: Path) -> Ground:
     return ground
 
 
-def _plan(member: GroupMember, number: int, moves: Mapping[TopicPartition, Move]) -> Plan:
+def _plan(member: GroupMember, number: int, moves: Mapping[TopicPartition, ReadRange]) -> Plan:
     start, end = ({"t": dict.fromkeys("01", at)} for at in (number, number + 1))
     return Plan.new(member.member_id, start, end, moves)
 
@@ -133,7 +133,8 @@ def share(root: Path) -> dict[TopicPartition, int]:
     else:
         raise AssertionError(f"nobody takes the place of a dead member: {member.assigned}")
     moves = {
-        key: Move(offset, offset + 1, member.since(key)) for key, offset in state.positions.items()
+        key: ReadRange(offset, offset + 1, member.since(key))
+        for key, offset in state.positions.items()
     }
     member.commit(moves)
     return stands(root)

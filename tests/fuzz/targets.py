@@ -59,7 +59,7 @@ from kafkalog.streaming.decoding.avro import AvroColumn
 from kafkalog.streaming.decoding.json_schema import JsonColumn
 from kafkalog.streaming.decoding.protobuf import ProtobufColumn
 from kafkalog.streaming.decoding.registry import DecodeError, Registry, SchemaText
-from kafkalog.streaming.groups.member_files import MemberFolder, Watch, sign_name
+from kafkalog.streaming.groups.member_files import LivenessTracker, MemberFolder, member_file_name
 from kafkalog.streaming.groups.rebalance import GroupRecord
 from kafkalog.streaming.log.indexes import OffsetIndex, TimeIndex, TxnIndex
 from kafkalog.streaming.log.partition_log import PartitionLog
@@ -506,10 +506,12 @@ def groups(data: bytes) -> str:
     told = [_each(lambda: _written_again(data))]
     head = b"\0" * 8 + len(data).to_bytes(4, "big") + crc32c(data).to_bytes(4, "big")
     for content in (data, head + data):
-        path = _file(sign_name("g", "A"), content)
-        signs = MemberFolder(path.parent, "g").read()
+        path = _file(member_file_name("g", "A"), content)
+        heartbeats = MemberFolder(path.parent, "g").read()
         path.unlink()
-        for name, said in Watch("g", longest_step_s=1).look(0, signs, GroupRecord()).items():
+        for name, said in (
+            LivenessTracker("g", longest_step_s=1).look(0, heartbeats, GroupRecord()).items()
+        ):
             known = said.settings.instance, said.strategy, said.generation, said.leaving
             told.append(repr((name, sorted(said.settings.topics), sorted(said.owned), known)))
     return "\n".join(told)

@@ -358,7 +358,7 @@ GUARDS: Final = {
             "commit.committer.Committer._write": Instead(
                 "self._apply(appends, replication)",
                 "self._apply(appends, replication)\n"
-                "            tell_ends(appends, replication, durable=self._durable)",
+                "            write_end_checkpoints(appends, replication, durable=self._durable)",
             )
         },
         ("query", "appender", "broker", "reader"),
@@ -378,7 +378,7 @@ GUARDS: Final = {
     "who decides does not look at what was decided": Mutation(
         "a generation is decided twice",
         {
-            "groups.group_commits.Unchanged.__call__": Instead(
+            "groups.group_commits.GroupPrecondition.__call__": Instead(
                 "if state.record != self.record:", "if False:"
             )
         },

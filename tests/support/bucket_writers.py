@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from tests.support.object_store import ObjectStore
 
-__all__ = ["PARTITIONS", "append_at_once", "check_written", "kill_at_each_request"]
+__all__ = ["PARTITIONS", "append_at_once", "kill_at_each_request", "require_commit_state"]
 
 PARTITIONS: Final = 4
 _TOPIC: Final = "t"
@@ -67,7 +67,7 @@ def _run(what: str, *given: Any) -> list[int]:
     return [int(line) for line in done.stdout.split()]
 
 
-def check_written(
+def require_commit_state(
     store: ObjectStore, prefix: str, writers: int, batches: int, *, commits_before: int = 0
 ) -> None:
     """See that each batch is there once, in its writer's order, and numbers have no gap."""

@@ -31,7 +31,7 @@ from kafkalog.model import TopicPartition
 from kafkalog.streaming.admin.broker.handover import hand_over, take_over
 from kafkalog.streaming.admin.retention import delete_records
 from kafkalog.streaming.consumer.query_member import MEMBER_NAME_FILE, kept_name
-from kafkalog.streaming.groups.group_commits import GroupCommits, Move
+from kafkalog.streaming.groups.group_commits import GroupCommits, ReadRange
 from kafkalog.streaming.groups.member_files import MEMBER_PREFIX
 from kafkalog.streaming.groups.membership import GroupMember
 from kafkalog.streaming.groups.planned_commit import Plan, load_plan, save_plan
@@ -186,7 +186,7 @@ def test_a_file_of_one_node_of_three_takes_and_doubles_nothing(
 
 @pytest.mark.parametrize("how", ["empty", "cut", "flipped"])
 def test_a_plan_that_is_damaged_is_told_with_what_to_do(tmp_path: Path, how: str) -> None:
-    moves = {TopicPartition("t", 0): Move(0, 1, 1)}
+    moves = {TopicPartition("t", 0): ReadRange(0, 1, 1)}
     save_plan(tmp_path, "g", "a", Plan.new("m", {"t": {"0": 0}}, {"t": {"0": 1}}, moves))
     (path,) = tmp_path.iterdir()
     _damage(path, how)
@@ -230,7 +230,7 @@ def test_a_group_goes_on_without_a_member_whose_file_is_odd(
     for _ in range(3):
         first.round()
     key = TopicPartition("t", 0)
-    first.commit({key: Move(0, 1, first.since(key))})
+    first.commit({key: ReadRange(0, 1, first.since(key))})
     (path,) = tmp_path.glob(f"{MEMBER_PREFIX}*")
     _damage(path, how)
     second = joined("second")
@@ -238,7 +238,7 @@ def test_a_group_goes_on_without_a_member_whose_file_is_odd(
         now[0] += 2
         second.round()
     assert second.assigned == {key}
-    second.commit({key: Move(1, 2, second.since(key))})
+    second.commit({key: ReadRange(1, 2, second.since(key))})
     assert GroupCommits([tmp_path], "g", SetPolicy()).look().positions == {key: 2}
     with pytest.raises(FencedMemberError):
-        first.commit({key: Move(1, 2, first.since(key))})
+        first.commit({key: ReadRange(1, 2, first.since(key))})

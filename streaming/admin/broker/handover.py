@@ -77,7 +77,12 @@ from kafkalog.streaming.store.log_dirs import LogDirs
 from kafkalog.streaming.store.open_set import has_nodes
 from kafkalog.streaming.store.policy import WAIT_MS, SetPolicy
 from kafkalog.streaming.store.recovery.partition_states import LogReach, sync_up_to
-from kafkalog.streaming.store.session import check_written, existing, opened_set, places
+from kafkalog.streaming.store.session import (
+    existing_log_dirs,
+    opened_set,
+    parse_paths,
+    require_commit_state,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -229,7 +234,7 @@ def hand_over(
     """
     check_identity(cluster_id, node_id)
     given = {"topic_id": topic_ids or None, "cluster_id": cluster_id, "node_id": node_id}
-    nodes = find_nodes(directories := existing(paths), given, cluster_metadata)
+    nodes = find_nodes(directories := existing_log_dirs(paths), given, cluster_metadata)
     if nodes is not None:
         metadata = named_metadata(cluster_metadata)
         return hand_over_nodes(directories, nodes, metadata, dry_run=dry_run, wait_ms=wait_ms)
@@ -254,7 +259,7 @@ def _hand_over_one(
         refuse_another_identity(log_set.directories, cluster_id, node_id)
         begun.look(mends=not dry_run)(log_set)
 
-    check_written(directories)
+    require_commit_state(directories)
     policy, holder = SetPolicy.of_upkeep(wait_ms), "kafkalog broker handover"
     with opened_set(directories, policy, look, holder=holder, dry_run=dry_run) as log_set:
         done = _ready(log_set, begun, topic_ids, dry_run=dry_run)
@@ -386,10 +391,10 @@ def take_over(
         KafkaLogError: the directories are no whole set, or their state cannot be trusted.
     """
     given = {"partitions": partitions or None}
-    nodes = find_nodes(directories := existing(paths), given, cluster_metadata)
+    nodes = find_nodes(directories := existing_log_dirs(paths), given, cluster_metadata)
     if (transaction_state or abort_producers) and not aborts_open:
         raise OptionError(_ABORTS_ASKED)
-    copies = existing(transaction_state) if transaction_state else ()
+    copies = existing_log_dirs(transaction_state) if transaction_state else ()
     metadata = named_metadata(cluster_metadata)
     ends = partial(_ends_of, aborts_open, copies, abort_producers, metadata)
     if nodes is not None:
@@ -400,7 +405,7 @@ def take_over(
 
 
 def _refuse_lone_nodes(paths: Sequence[str], directories: Sequence[Path]) -> None:
-    if has_nodes(places(paths)):
+    if has_nodes(parse_paths(paths)):
         raise LogDirectoryError(
             f"none of the nodes {', '.join(map(str, directories))} has a commit state, and their "
             f"replicas are not taken over together. Nothing was changed. {FROM_ONE_NODE}"

@@ -62,11 +62,11 @@ __all__ = [
     "newest_view",
     "opened_nodes",
     "sync_folder",
-    "tell_broker",
     "warn_of_broker_retention",
     "with_broker_settings",
     "with_partition_counts",
     "without_lost",
+    "write_broker_checkpoints",
 ]
 
 _LOG: Final = logging.getLogger("kafkalog.sink")
@@ -360,7 +360,7 @@ def sync_folder(folder: Path) -> None:
     fsync_directory(folder)
 
 
-def tell_broker(
+def write_broker_checkpoints(
     log_dir: Path,
     found: Mapping[TopicPartition, PartitionDirectory],
     starts: Mapping[TopicPartition, int],

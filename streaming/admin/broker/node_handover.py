@@ -44,8 +44,8 @@ from kafkalog.streaming.admin.broker.handover_state import (
     compare_with_cluster,
     opened_nodes,
     sync_folder,
-    tell_broker,
     warn_of_broker_retention,
+    write_broker_checkpoints,
 )
 from kafkalog.streaming.admin.groups import empty_groups
 from kafkalog.streaming.admin.nodes.node_recovery import bring_nodes_in_order
@@ -329,7 +329,7 @@ def _make_ready(log_set: LogSet, cluster: Cluster) -> None:
         sync_folder(found.path)
         by_directory.setdefault(found.log_dir, {})[key] = found
     for folder in log_set.directories:
-        tell_broker(folder, by_directory.get(folder, {}), starts, ends)
+        write_broker_checkpoints(folder, by_directory.get(folder, {}), starts, ends)
 
 
 def _changed_ids(

@@ -36,8 +36,8 @@ from kafkalog.streaming.admin.broker.handover_state import (
     newest_view,
     opened_nodes,
     sync_folder,
-    tell_broker,
     with_broker_settings,
+    write_broker_checkpoints,
 )
 from kafkalog.streaming.admin.broker.open_transactions import (
     EndedTransactions,
@@ -406,7 +406,7 @@ def _tell(log_set: LogSet, state: CommitState) -> None:
     for folder in log_set.directories:
         remove_clean_shutdown_marker(folder)  # what it marks is not what is there from now on
         (found,) = partitions_by_node({0: {"": folder}}).values()
-        tell_broker(folder, found, starts, ends)
+        write_broker_checkpoints(folder, found, starts, ends)
 
 
 def _foresee_ends(found: _Found, known: TransactionEnds | None, done: RecoveryReport) -> None:

@@ -31,9 +31,9 @@ from kafkalog.streaming.store.broker_files import WrittenEnd, write_ends
 from kafkalog.streaming.store.log_dirs import partitions_by_node
 from kafkalog.streaming.store.policy import WAIT_MS, SetPolicy
 from kafkalog.streaming.store.recovery.unsynced_tail import refuse_lost_tail
-from kafkalog.streaming.store.replicas.copying import distrust
+from kafkalog.streaming.store.replicas.copying import drop_recovery_points
 from kafkalog.streaming.store.replicas.election import preferred
-from kafkalog.streaming.store.session import existing, opened_set
+from kafkalog.streaming.store.session import existing_log_dirs, opened_set
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -122,11 +122,11 @@ def _distrust_others(log_set: LogSet, where: PartitionDirectory) -> None:
     for folder in log_set.directories:
         if folder != where.log_dir:
             with log_set.node.isolated_at(folder):
-                distrust([folder], where.topic_partition)
+                drop_recovery_points([folder], where.topic_partition)
 
 
 def _opened(paths: Sequence[str], *, dry_run: bool, wait_ms: int) -> AbstractContextManager[LogSet]:
-    directories = existing(paths)
+    directories = existing_log_dirs(paths)
     require_voters(directories, "this is no replicated set, so there is no leader to elect")
     policy = SetPolicy.of_upkeep(wait_ms)
     return opened_set(

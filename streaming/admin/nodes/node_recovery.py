@@ -26,7 +26,7 @@ from kafkalog.streaming.log.read.verification import check_segment
 from kafkalog.streaming.log.valid_batches import find_valid_end
 from kafkalog.streaming.store.log_dirs import partitions_by_node
 from kafkalog.streaming.store.replicas.controller import prepared_state
-from kafkalog.streaming.store.replicas.copying import CopyBudget, distrust
+from kafkalog.streaming.store.replicas.copying import CopyBudget, drop_recovery_points
 from kafkalog.streaming.store.replicas.election import shrunk
 from kafkalog.streaming.store.replicas.in_sync import ALL_BYTES, bring_in_sync, lagging_replicas
 from kafkalog.streaming.store.replicas.quorum import Quorum
@@ -107,7 +107,7 @@ def _equalize(
         return replicas
     for node, key in replicas:
         with nodes.writing(node):  # all of it is compared, whoever does so
-            distrust(nodes.by_node[node].values(), key)
+            drop_recovery_points(nodes.by_node[node].values(), key)
     log_set.publish(shrunk(log_set.state, nodes.live, replicas).following())
     bring_in_sync(log_set, nodes, CopyBudget(ALL_BYTES))
     return replicas

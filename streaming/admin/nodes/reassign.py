@@ -47,7 +47,7 @@ from kafkalog.streaming.store.replicas.in_sync import (
     lagging_replicas,
 )
 from kafkalog.streaming.store.replicas.open_nodes import QuorumSession
-from kafkalog.streaming.store.session import check_written, existing, opened_set
+from kafkalog.streaming.store.session import existing_log_dirs, opened_set, require_commit_state
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Container, Iterable, Sequence
@@ -319,13 +319,13 @@ def known_state(paths: Sequence[str]) -> CommitState:
     Raises:
         LogDirectoryError: it is none, or fewer than a majority of its nodes are there.
     """
-    voters = require_voters(existing(paths), _NO_OTHER_NODE)
+    voters = require_voters(existing_log_dirs(paths), _NO_OTHER_NODE)
     voters.check_majority()
     return voters.newest
 
 
 def _nodes_of(paths: Sequence[str]) -> list[Path]:
-    directories = existing(paths)
+    directories = existing_log_dirs(paths)
     require_voters(directories, _NO_OTHER_NODE)
     return directories
 
@@ -492,8 +492,8 @@ def move_folders(
         LogDirectoryError: ``target`` is no directory of the set; or a replica is not in sync.
         KafkaLogError: somebody else holds the set, or its state cannot be trusted.
     """
-    directories = existing(paths)
-    check_written(directories)
+    directories = existing_log_dirs(paths)
+    require_commit_state(directories)
     policy = SetPolicy.of_upkeep(wait_ms)
     done: list[MovingFolder] = []
     while True:
@@ -534,8 +534,8 @@ def check_places(paths: Sequence[str], moves: Sequence[Move]) -> None:
     """
     if not any(any(move.log_dirs) for move in moves):
         return
-    directories = existing(paths)
-    check_written(directories)
+    directories = existing_log_dirs(paths)
+    require_commit_state(directories)
     policy = SetPolicy.of_upkeep(WAIT_MS)
     with opened_set(directories, policy, holder=_HOLDER, dry_run=True) as log_set:
         nodes = log_set.node.nodes()

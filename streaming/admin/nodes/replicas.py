@@ -36,7 +36,7 @@ from kafkalog.streaming.log.segments import list_base_offsets
 from kafkalog.streaming.store.log_dirs import partitions_by_node
 from kafkalog.streaming.store.policy import WAIT_MS
 from kafkalog.streaming.store.replicas.in_sync import lagging_replicas
-from kafkalog.streaming.store.session import existing, named
+from kafkalog.streaming.store.session import existing_log_dirs, parse_log_dirs
 from kafkalog.streaming.store.topics import check_known
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ def inspect_replicas(paths: Sequence[str], topic: str | None = None) -> Replicas
         LogDirectoryError: the directories are of different sets, or of none that is replicated.
         UnknownTopicOrPartitionError: there is no such topic.
     """
-    directories = named(paths)
+    directories = parse_log_dirs(paths)
     voters = require_voters(
         directories,
         "this is no replicated set. A path names the nodes of one with semicolons between them, in "
@@ -228,7 +228,7 @@ def compare_replicas(
         LogDirectoryError: the directories are of different sets.
     """
     try:
-        voters = find_voters(named(paths))
+        voters = find_voters(parse_log_dirs(paths))
     except OptionError:
         return  # in a store, where nothing is written, and so nothing replicated
     if voters is None:
@@ -424,7 +424,7 @@ class _Step(NamedTuple):
 def _step(paths: Sequence[str], *, allows_broker: bool, wait_ms: int) -> _Step:
     """Open the set once, which copies some, and publish what has come of it."""
     check_interrupt()
-    directories = existing(paths)
+    directories = existing_log_dirs(paths)
     voters = find_voters(directories)
     if voters is None:
         return _Step([], [], [])

@@ -27,7 +27,7 @@ from kafkalog.streaming.store.policy import WAIT_MS, SetPolicy
 from kafkalog.streaming.store.recovery.unsynced_tail import refuse_lost_tail
 from kafkalog.streaming.store.replicas.controller import change_voters, with_voter
 from kafkalog.streaming.store.replicas.open_nodes import QuorumSession
-from kafkalog.streaming.store.session import existing
+from kafkalog.streaming.store.session import existing_log_dirs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -102,7 +102,7 @@ def _change(
     paths: Sequence[str], new: str, old: str | None, *, dry_run: bool, wait_ms: int
 ) -> ChangedVoters:
     node = _named_node(new)
-    directories = existing(paths)
+    directories = existing_log_dirs(paths)
     known = {os.path.realpath(folder) for folder in directories}
     directories += [each for each in node.folders if os.path.realpath(each) not in known]
     check_given(directories)

@@ -115,11 +115,11 @@ class OpenTransactions:
             of_this = place.base_offset == segment.base_offset
             cut = int(np.searchsorted(table.position, place.position)) if of_this else 0
             aborted += self._apply(segment, chunk._replace(table=table[done:cut]))
-            aborted += self.doubt(_offset_of(table, cut), segment)
+            aborted += self.end_at_damage(_offset_of(table, cut), segment)
             done = cut
         return aborted + self._apply(segment, chunk._replace(table=table[done:]))
 
-    def doubt(self, offset: int, segment: LogSegment) -> list[Aborted]:
+    def end_at_damage(self, offset: int, segment: LogSegment) -> list[Aborted]:
         """End what is open below ``offset``, where there is damage; return those transactions."""
         doubtful = [(producer, first, offset) for producer, first in self.first_offsets.items()]
         if doubtful:
@@ -151,7 +151,7 @@ class OpenTransactions:
                 raise
             bad = int(np.searchsorted(table.position, error.position))
             before = self._apply(segment, chunk._replace(table=table[:bad]))
-            doubtful = self.doubt(_offset_of(table, bad) + 1, segment)
+            doubtful = self.end_at_damage(_offset_of(table, bad) + 1, segment)
             after = self._apply(segment, chunk._replace(table=table[bad + 1 :]))
             return before + doubtful + after
         return self._go_over(table, types)
@@ -296,7 +296,7 @@ class StableOffset:
             if end < len(table) or self._next >= high_watermark:
                 return
         if segment is not None and self._places_below(segment, segment.size):
-            self._open.doubt(self._next, segment)
+            self._open.end_at_damage(self._next, segment)
 
     def _places_below(self, segment: LogSegment, position: int) -> list[Place]:
         """Return the places of damage since the last look, up to a position of a segment."""
@@ -574,7 +574,7 @@ class _LogSource:
                 # a transaction is open there; what is known of it now is damage all the same.
                 doubtful = self._places() or (self._salvage and self._is_open_below(end))
                 if self._segment is not None and doubtful:
-                    yield _rows(self._open.doubt(self._next, self._segment))
+                    yield _rows(self._open.end_at_damage(self._next, self._segment))
                 self._refuse_open(end)
                 if self._salvage is not None and self._next < end:
                     self.unseen_from = self._next

@@ -24,7 +24,7 @@ __all__ = [
     "committed_end",
     "end_of",
     "marks_above",
-    "said_start",
+    "recorded_log_start",
     "unverified_from",
 ]
 
@@ -152,11 +152,11 @@ def end_of(said: RecordedOffsets, log: SeenEnd, *, to_log_end: bool = False) -> 
     -              whole       10   -         -         -
     =============  ==========  ===  ========  ========  ========  =================================
 
-    No end lies below the start (:func:`said_start`). With ``to_log_end`` readers stop at the log
-    end wherever the log has what is committed.
+    No end lies below the start (:func:`recorded_log_start`). With ``to_log_end`` readers stop at
+    the log end wherever the log has what is committed.
     """
     committed = committed_end(said)
-    start = max(log.start, said_start(said, log.end))
+    start = max(log.start, recorded_log_start(said, log.end))
     is_told = committed is not None and not to_log_end
     is_short = committed is not None and committed > log.end
     missing, lost = _lacking(said, log, committed) if is_short else (None, None)
@@ -190,7 +190,7 @@ def _lacking(
     return OffsetGap(log.end, committed), lost
 
 
-def said_start(said: RecordedOffsets, log_end: int) -> int:
+def recorded_log_start(said: RecordedOffsets, log_end: int) -> int:
     """Return the offset below which records count as deleted.
 
     It is the larger of what Kafka's checkpoint and the commit state say: a broker may have deleted

@@ -58,7 +58,7 @@ from kafkalog.streaming.store.ends.rule import (
     OffsetGap,
     committed_end,
     end_of,
-    said_start,
+    recorded_log_start,
     unverified_from,
 )
 from kafkalog.streaming.store.ends.tiered import LogStart, say_expired, start_of_gap
@@ -599,7 +599,7 @@ class LogEndTracker:
         return PartitionLog(
             folder,
             topic_partition,
-            said_start(self._said(log), log.seen.end),
+            recorded_log_start(self._said(log), log.seen.end),
             around_damage=self._around_damage,
             max_decompressed_bytes=self._max_decompressed_bytes,
             may_overlap=self._to_log_end,
@@ -613,7 +613,7 @@ class LogEndTracker:
         Where these are the same as before, records below an end are the same, in the same files.
         """
         log = self._logs.by_partition[topic_partition]
-        start = said_start(self._said(log), log.seen.end)
+        start = recorded_log_start(self._said(log), log.seen.end)
         return log.topic_id, start, stamp_of(watchable(log.where.path))
 
     def log_start(self, topic_partition: TopicPartition) -> int:
@@ -638,7 +638,7 @@ class LogEndTracker:
     def seen_start(self, topic_partition: TopicPartition) -> LogStart:
         """Return where a log started at the last look, as :meth:`start_of` without another one."""
         log = self._logs.by_partition[topic_partition]
-        first = max(said_start(log.said, log.seen.end), log.seen.start)
+        first = max(recorded_log_start(log.said, log.seen.end), log.seen.start)
         return self._start_of(log, first)
 
     def _start_of(self, log: TrackedLog, first: int) -> LogStart:

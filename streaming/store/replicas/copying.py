@@ -69,8 +69,8 @@ __all__ = [
     "SeenFiles",
     "copy_bytes",
     "copy_cleaner_offset",
-    "distrust",
     "distrust_old",
+    "drop_recovery_points",
     "end_rewriting",
     "ended",
     "equal_bytes",
@@ -541,7 +541,7 @@ def _with(state: CommitState, topic_key: str, number: int, rewritten: Rewritten)
 # Who has no part in it
 
 
-def distrust(log_dirs: Iterable[Path], *keys: TopicPartition) -> None:
+def drop_recovery_points(log_dirs: Iterable[Path], *keys: TopicPartition) -> None:
     """Durably let nothing of replicas count as equal to their leaders' logs, until it is compared.
 
     Their recovery points are removed from the checkpoint of each directory. Nobody looks whether
@@ -569,7 +569,7 @@ def distrust_old(
         for key, name, number, each in _replicas(state)
         if node in each.replicas and each.rewritten.sequence and not _knows(own, key, number, each)
     ]
-    distrust(log_dirs, *old)
+    drop_recovery_points(log_dirs, *old)
 
 
 def _knows(own: CommitState | None, key: str, number: int, each: ReplicaState) -> bool:
@@ -678,5 +678,5 @@ class _Work(NamedTuple):
         text = "the replica of %s on node %d is not in sync any more: %s"
         _LOGGER.warning(text, self.what.key, node, error)
         with self.nodes.isolated_at(target.log_dir):
-            distrust([target.log_dir], self.what.key)
+            drop_recovery_points([target.log_dir], self.what.key)
         return False

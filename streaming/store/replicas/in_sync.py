@@ -36,7 +36,7 @@ from kafkalog.streaming.store.replicas.copying import (
     Copying,
     LeaderUnreadableError,
     SeenFiles,
-    distrust,
+    drop_recovery_points,
     end_rewriting,
     of_leader,
     own_topic_id,
@@ -139,7 +139,7 @@ def check_in_place(seen: SeenFiles, log_dir: Path, key: TopicPartition) -> None:
     try:
         seen.check()
     except LogDirectoryError:
-        distrust([log_dir], key)
+        drop_recovery_points([log_dir], key)
         raise
 
 

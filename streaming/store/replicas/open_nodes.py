@@ -62,7 +62,7 @@ from kafkalog.streaming.store.replicas.controller import (
     others_of,
     own_states,
 )
-from kafkalog.streaming.store.replicas.copying import CopyBudget, distrust
+from kafkalog.streaming.store.replicas.copying import CopyBudget, drop_recovery_points
 from kafkalog.streaming.store.replicas.election import changed_topics, preferred
 from kafkalog.streaming.store.replicas.in_sync import ALL_BYTES, COPIED_BYTES, bring_in_sync
 from kafkalog.streaming.store.replicas.quorum import Controller, Quorum
@@ -620,7 +620,7 @@ def rebuild(node: int, lost: LostNode, voters: Voters) -> None:
     for folder in lost.values():
         _put_orphans_aside(folder, state)
         put_checkpoints_aside(folder)
-        distrust([folder], *read_offset_checkpoint(folder, RECOVERY_POINT))
+        drop_recovery_points([folder], *read_offset_checkpoint(folder, RECOVERY_POINT))
     for folder in lost.values():
         for name in (INTENT_FILE, PREPARED_FILE, STATE_FILE):
             _put_aside(folder / name)

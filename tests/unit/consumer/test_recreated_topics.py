@@ -14,7 +14,7 @@ from kafkalog.checkpoints.broker import new_topic_id, read_topic_id, write_topic
 from kafkalog.checkpoints.topic_ids import CHANGED_IDS_FILE, note_changed_ids
 from kafkalog.errors import CheckpointError, CommitError, FencedMemberError
 from kafkalog.jobs.inspection.groups import list_groups
-from kafkalog.jobs.inspection.lag import LagMeter, ReadersNamed
+from kafkalog.jobs.inspection.lag import LagMeter, LagTargets
 from kafkalog.jobs.inspection.log_dirs import ends_of
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.admin.topics import delete
@@ -160,7 +160,7 @@ def test_who_starts_where_a_group_stands_reads_a_recreated_topic_from_its_start(
     assert len(rows) == 80
     shown = [(row["offset"], row["end"], row["lag"]) for row in list_groups([str(folder)], ["g"])]
     assert shown == [(None, 20, 20)] * 4
-    meter = LagMeter([str(folder)], ReadersNamed(groups=["g"]))
+    meter = LagMeter([str(folder)], LagTargets(groups=["g"]))
     assert [row["lag"] for row in meter.look()] == [20] * 4
 
 

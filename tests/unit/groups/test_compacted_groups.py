@@ -10,7 +10,7 @@ from tests.support.consuming import consumer, make_shared_topic, positions, tabl
 
 import kafkalog
 from kafkalog.checkpoints.state_file import load_state
-from kafkalog.jobs.inspection.lag import LagMeter, ReadersNamed
+from kafkalog.jobs.inspection.lag import LagMeter, LagTargets
 from kafkalog.model import OFFSETS_TOPIC
 from kafkalog.streaming.admin.compaction import Wanted, compact
 from kafkalog.streaming.api import append
@@ -123,7 +123,7 @@ def readers(meter: LagMeter) -> set[str]:
 
 def test_so_does_who_shows_the_lag_of_all_groups(folder: Path) -> None:
     commit_often(folder)
-    meter = LagMeter([str(folder)], ReadersNamed())
+    meter = LagMeter([str(folder)], LagTargets())
     assert readers(meter) == {"g"}
     delete_group([str(folder)], "g")
     with kafkalog.Consumer(folder, "h", "in", options={"startingOffsets": "earliest"}) as reader:

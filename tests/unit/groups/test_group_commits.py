@@ -17,7 +17,7 @@ from kafkalog.streaming.coordinator.group_replay import partition_for_group
 from kafkalog.streaming.groups.group_commits import (
     OFFSETS_POLICY,
     GroupCommits,
-    Move,
+    ReadRange,
     attached_offsets,
 )
 from kafkalog.streaming.groups.group_log import GroupState
@@ -119,25 +119,25 @@ def test_who_decides_while_another_one_publishes_is_too_late(
 def test_a_member_commits_what_it_has_and_had_all_the_time(commits: GroupCommits) -> None:
     first = record(1, A=member(assigned={T0: 1, T1: 1}))
     commits.decide(GroupRecord(), first, {T0: 0, T1: 0})
-    commits.commit("A", {T0: Move(0, 3, 1)})
+    commits.commit("A", {T0: ReadRange(0, 3, 1)})
     assert commits.look().positions == {T0: 3, T1: 0}
     # the generation has risen, and T1 is to be given up
     commits.decide(first, record(2, A=member(assigned={T0: 1}, revoked={T1: 1}), B=member()))
-    commits.commit("A", {T0: Move(3, 4, 1), T1: Move(0, 2, 1)})
+    commits.commit("A", {T0: ReadRange(3, 4, 1), T1: ReadRange(0, 2, 1)})
     assert commits.look().positions == {T0: 4, T1: 2}
 
 
 @pytest.mark.parametrize(
     ("who", "move", "said"),
     [
-        ("B", Move(0, 3, 2), "had t-1 since generation 2, and has it no more"),
-        ("C", Move(0, 3, 2), "has gone on without member 'C', and is in generation 3"),
-        ("A", Move(0, 3, 1), "had t-1 since generation 1, and has it since 3 now"),
-        ("A", Move(2, 3, 3), "stands at 0 of t-1, and what member 'A' has read begins at 2"),
+        ("B", ReadRange(0, 3, 2), "had t-1 since generation 2, and has it no more"),
+        ("C", ReadRange(0, 3, 2), "has gone on without member 'C', and is in generation 3"),
+        ("A", ReadRange(0, 3, 1), "had t-1 since generation 1, and has it since 3 now"),
+        ("A", ReadRange(2, 3, 3), "stands at 0 of t-1, and what member 'A' has read begins at 2"),
     ],
 )
 def test_a_member_that_was_fenced_commits_nothing(
-    commits: GroupCommits, tmp_path: Path, who: str, move: Move, said: str
+    commits: GroupCommits, tmp_path: Path, who: str, move: ReadRange, said: str
 ) -> None:
     now = record(3, A=member(assigned={T0: 1, T1: 3}), B=member())
     commits.decide(GroupRecord(), now, {T0: 0, T1: 0})
@@ -152,7 +152,7 @@ def test_rows_and_positions_are_published_together_or_not_at_all(
 ) -> None:
     commits.decide(GroupRecord(), record(1, A=member(assigned={T0: 1})), {T0: 0})
 
-    def append(batch: int, value: str, move: Move) -> None:
+    def append(batch: int, value: str, move: ReadRange) -> None:
         writer = Writer(tmp_path, topic="out")
         runs = writer.stage(batch, rows([value]))
         attached = attached_offsets("g", {T0: move.end}, 1)
@@ -161,13 +161,13 @@ def test_rows_and_positions_are_published_together_or_not_at_all(
         committer = Committer(plan, identity, attached_records=[attached], conditions=[fence])
         committer.commit_or_abort(runs)
 
-    append(0, "a", Move(0, 1, 1))
+    append(0, "a", ReadRange(0, 1, 1))
     assert commits.look().positions == {T0: 1}
     with pytest.raises(CommitError, match="stands at 1 of t-0"):
-        append(1, "a again", Move(0, 1, 1))
+        append(1, "a again", ReadRange(0, 1, 1))
     commits.decide(record(1, A=member(assigned={T0: 1})), record(2, B=member(assigned={T0: 2})))
     with pytest.raises(FencedMemberError, match="without member 'A'"):
-        append(1, "b", Move(1, 2, 1))
+        append(1, "b", ReadRange(1, 2, 1))
     assert commits.look().positions == {T0: 1}
     assert values_of([tmp_path], "out") == {0: ["a"]}
 
@@ -177,7 +177,7 @@ def test_a_position_that_is_gone_refuses_what_was_read_from_it(
 ) -> None:
     commits.decide(GroupRecord(), record(1, A=member(assigned={T0: 1})))
     with pytest.raises(FencedMemberError, match="stands at no offset of t-0"):
-        commits.commit("A", {T0: Move(0, 1, 1)})
+        commits.commit("A", {T0: ReadRange(0, 1, 1)})
 
 
 def test_two_groups_of_one_partition_do_not_see_each_other(
@@ -242,13 +242,13 @@ def test_two_members_share_a_topic_from_join_to_leave(commits: GroupCommits) -> 
     present["B"] = Presence(SETTINGS, "range")
     assert decide()
     assert not decide(), "B has to wait for A"
-    commits.commit("A", {T1: Move(0, 6, 1)})
+    commits.commit("A", {T1: ReadRange(0, 6, 1)})
     told("A")
     assert decide()
     assert set(commits.look().record.members["B"].assigned) == {T1}
     with pytest.raises(FencedMemberError):
-        commits.commit("A", {T1: Move(6, 7, 1)})
-    commits.commit("B", {T1: Move(6, 8, 3)})
+        commits.commit("A", {T1: ReadRange(6, 7, 1)})
+    commits.commit("B", {T1: ReadRange(6, 8, 3)})
     assert commits.look().positions == {T0: 0, T1: 8}
 
 

@@ -14,7 +14,7 @@ from tests.support.sleeping import patch_sleep
 from kafkalog.errors import FencedMemberError, LogDirectoryError
 from kafkalog.files.system import system
 from kafkalog.model import TopicPartition
-from kafkalog.streaming.groups.group_commits import GroupCommits, Move
+from kafkalog.streaming.groups.group_commits import GroupCommits, ReadRange
 from kafkalog.streaming.groups.member_files import LOOK_S, MEMBER_PREFIX, MemberFile
 from kafkalog.streaming.groups.membership import GroupLock, GroupMember
 from kafkalog.streaming.groups.rebalance import MemberSettings
@@ -82,10 +82,10 @@ def test_members_join_share_a_topic_and_leave(group: Group) -> None:
     a.round()
     b.round()
     assert (a.revoked, b.assigned) == ({T[2]}, set()), "a has not given it up"
-    a.commit({T[2]: Move(0, 4, a.since(T[2]))})
+    a.commit({T[2]: ReadRange(0, 4, a.since(T[2]))})
     group.rounds(a, b)
     assert (a.assigned, b.assigned) == ({T[0], T[1]}, {T[2]})
-    b.commit({T[2]: Move(4, 5, b.since(T[2]))})
+    b.commit({T[2]: ReadRange(4, 5, b.since(T[2]))})
     b.leave()
     group.rounds(a)
     assert a.assigned == set(T)
@@ -101,7 +101,7 @@ def test_a_member_that_stands_still_is_lost_and_commits_nothing_when_it_wakes_up
 ) -> None:
     a, b = group.member("a"), group.member("b")
     group.rounds(a, b)
-    late = {each: Move(0, 1, b.since(each)) for each in b.assigned}
+    late = {each: ReadRange(0, 1, b.since(each)) for each in b.assigned}
     assert late
     group.rounds(a, seconds=8)
     assert len(a.assigned) < 3
@@ -124,7 +124,7 @@ def test_a_static_member_that_starts_again_has_its_partitions_at_once(group: Gro
     assert (again.assigned, b.assigned) == (had, others)
     with pytest.raises(FencedMemberError):
         a.round()
-    again.commit({each: Move(0, 1, again.since(each)) for each in had})
+    again.commit({each: ReadRange(0, 1, again.since(each)) for each in had})
 
 
 def test_who_stands_still_with_the_groups_lock_is_not_waited_for(group: Group) -> None:
@@ -230,16 +230,16 @@ class Reader:
 
     def __init__(self, group: Group, name: str) -> None:
         self.member = group.member(name)
-        self.read: dict[TopicPartition, Move] = {}
+        self.read: dict[TopicPartition, ReadRange] = {}
 
     def reads(self, chance: random.Random) -> None:
         stands = self.member.round().positions
         for each in self.member.assigned:
             begin = stands[each]
             count = chance.randint(1, 3)
-            self.read.setdefault(each, Move(begin, begin + count, self.member.since(each)))
+            self.read.setdefault(each, ReadRange(begin, begin + count, self.member.since(each)))
 
-    def commits(self) -> dict[TopicPartition, Move]:
+    def commits(self) -> dict[TopicPartition, ReadRange]:
         done, self.read = self.read, {}
         if done:
             self.member.commit(done)

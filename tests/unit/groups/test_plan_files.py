@@ -5,7 +5,7 @@ import pytest
 from kafkalog.errors import OffsetOutOfRangeError
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.groups import administration
-from kafkalog.streaming.groups.group_commits import Move
+from kafkalog.streaming.groups.group_commits import ReadRange
 from kafkalog.streaming.groups.planned_commit import Plan
 
 T0 = TopicPartition("t", 0)
@@ -13,7 +13,7 @@ T1 = TopicPartition("t", 1)
 
 
 def test_a_plan_is_finished_once_the_group_stands_at_its_end() -> None:
-    plan = Plan.new("m", {}, {}, {T0: Move(1, 3, 7), T1: Move(0, 2, 7)})
+    plan = Plan.new("m", {}, {}, {T0: ReadRange(1, 3, 7), T1: ReadRange(0, 2, 7)})
     assert plan.unfinished({}) == {T0, T1}
     assert plan.unfinished({T0: 2, T1: 2}) == {T0}
     assert plan.unfinished({T0: 3, T1: 4}) == frozenset()

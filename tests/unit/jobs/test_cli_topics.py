@@ -15,7 +15,7 @@ import kafkalog
 from kafkalog.errors import UnknownTopicOrPartitionError
 from kafkalog.jobs.cli.app import app
 from kafkalog.jobs.inspection.batches import dump_batches, offsets_there
-from kafkalog.jobs.inspection.lag import LagMeter, ReadersNamed
+from kafkalog.jobs.inspection.lag import LagMeter, LagTargets
 from kafkalog.jobs.inspection.topics import describe_partitions, list_offsets, list_topics
 from kafkalog.jobs.report.facts import gather
 from kafkalog.model import OFFSETS_TOPIC
@@ -111,7 +111,7 @@ def two_topics(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (lambda log: list_offsets([log], "t"), {f"t-{n}" for n in range(PARTITIONS)}),
         (lambda log: describe_partitions([log], "t"), {f"t-{n}" for n in range(PARTITIONS)}),
         (
-            lambda log: LagMeter([log], ReadersNamed(offsets='{"t":{"3":1}}'), "t").look(),
+            lambda log: LagMeter([log], LagTargets(offsets='{"t":{"3":1}}'), "t").look(),
             {f"t-{n}" for n in range(PARTITIONS)},
         ),
     ],
@@ -133,7 +133,7 @@ def test_a_partition_that_is_not_there_is_told_with_those_that_are(two_topics: P
 
 def test_what_a_list_reads_of_each_partition_is_bounded(two_topics: Path) -> None:
     paths = [str(two_topics)]
-    lag = LagMeter(paths, ReadersNamed(offsets='{"t":{"0":1},"u":{"0":1}}'))
+    lag = LagMeter(paths, LagTargets(offsets='{"t":{"0":1},"u":{"0":1}}'))
     for ask, most in (
         (lambda: list_topics(paths), 2),
         (lambda: list_offsets(paths, None), 4),

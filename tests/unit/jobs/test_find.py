@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 import kafkalog
 from kafkalog.jobs.cli.app import app
-from kafkalog.jobs.inspection.records import RecordReader, RecordsWanted
+from kafkalog.jobs.inspection.records import RecordFilter, RecordReader
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -103,7 +103,7 @@ def test_what_cannot_be_looked_for_is_refused_in_one_line(log: Path) -> None:
 def test_threads_give_what_one_thread_gives_and_say_how_far_they_are(tmp_path: Path) -> None:
     path = UnpackedCase("p01-codecs", tmp_path).path
     topics = sorted({key["topic"] for key in _topics(path)})
-    reader = RecordReader.of({"path": path, "splitBytes": "1000"}, topics, RecordsWanted())
+    reader = RecordReader.of({"path": path, "splitBytes": "1000"}, topics, RecordFilter())
     told: list[tuple[int, int]] = []
     threaded = pa.Table.from_batches(reader.read_all(lambda *bytes_: told.append(bytes_)))
     alone = pa.Table.from_batches(b for split in reader.splits() for b in reader.read(split))

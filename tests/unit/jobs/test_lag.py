@@ -27,7 +27,7 @@ import kafkalog
 from kafkalog.files.system import system
 from kafkalog.jobs.cli.app import app
 from kafkalog.jobs.inspection import lag as group_readers
-from kafkalog.jobs.inspection.lag import LagMeter, ReadersNamed
+from kafkalog.jobs.inspection.lag import LagMeter, LagTargets
 from kafkalog.jobs.inspection.units import shown_duration
 from kafkalog.jobs.pipelines.replay_checkpoint import ReplayCheckpoint
 from kafkalog.model import OFFSETS_TOPIC, TopicPartition
@@ -117,7 +117,7 @@ def test_what_waits_is_measured_in_offsets_bytes_and_time(log: Path) -> None:
 def test_headers_tell_the_time_of_the_next_record_and_nothing_is_decoded(
     log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    meter = LagMeter([str(log)], ReadersNamed(offsets='{"t":{"0":18,"1":27}}'))
+    meter = LagMeter([str(log)], LagTargets(offsets='{"t":{"0":18,"1":27}}'))
     monkeypatch.delattr(columns, "RecordDecoder")
     first, second = meter.look()
     assert (first["nextTimestamp"], second["nextTimestamp"]) == (STAMP + 6000, STAMP + 9000)
@@ -272,7 +272,7 @@ def test_the_log_of_a_partition_is_opened_for_its_end_and_for_its_lag(
         return open_file(path)
 
     monkeypatch.setattr(segment, "open_file", counted)
-    rows = LagMeter([str(tmp_path)], ReadersNamed(offsets='{"t":{"0":0}}')).look()
+    rows = LagMeter([str(tmp_path)], LagTargets(offsets='{"t":{"0":0}}')).look()
     assert [(row["lag"], row["bytes"] > 0, row["nextTimestamp"] > 0) for row in rows] == [
         (2, True, True)
     ] * 3
@@ -281,7 +281,7 @@ def test_the_log_of_a_partition_is_opened_for_its_end_and_for_its_lag(
 
 def test_a_look_at_what_is_as_before_opens_and_reads_nothing(tmp_path: Path) -> None:
     path = UnpackedCase("p09-groups", tmp_path).path
-    meter = LagMeter([path], ReadersNamed())
+    meter = LagMeter([path], LagTargets())
     first = meter.look()
     for _ in range(100):  # what was made just now is looked at again until it would show a change
         calls = calls_of(meter.look)
@@ -299,7 +299,7 @@ def test_a_look_at_what_is_as_before_opens_and_reads_nothing(tmp_path: Path) -> 
 
 
 def test_a_look_sees_what_becomes_of_a_log_that_does_not_grow(log: Path) -> None:
-    meter = LagMeter([str(log)], ReadersNamed(offsets='{"t":{"0":18}}'))
+    meter = LagMeter([str(log)], LagTargets(offsets='{"t":{"0":18}}'))
     assert [row["lag"] for row in meter.look()] == [12, 30]
     done = CliRunner().invoke(app, ["delete-records", str(log), "--offsets", '{"t":{"1":21}}'])
     assert done.exit_code == 0, done.output
@@ -308,7 +308,7 @@ def test_a_look_sees_what_becomes_of_a_log_that_does_not_grow(log: Path) -> None
     assert CliRunner().invoke(app, ["delete", str(log), "--topic", "t"]).exit_code == 0
     table = pa.table({"value": ["y"] * 60, "partition": pa.array([0, 1] * 30, pa.int32())})
     kafkalog.append(log, "t", table, options={"numPartitions": "2"})
-    fresh = LagMeter([str(log)], ReadersNamed(offsets='{"t":{"0":18}}')).look()
+    fresh = LagMeter([str(log)], LagTargets(offsets='{"t":{"0":18}}')).look()
     assert meter.look() == fresh
     assert [row["lag"] for row in fresh] == [12, 30]
 
@@ -356,7 +356,7 @@ def test_of_a_named_group_nothing_of_the_others_is_read(
         return replay(log, start, end)
 
     monkeypatch.setattr(group_readers, "replay_records", noting)
-    (row,) = LagMeter([str(tmp_path)], ReadersNamed(groups=["g-3"])).look()
+    (row,) = LagMeter([str(tmp_path)], LagTargets(groups=["g-3"])).look()
     assert (row["reader"], row["lag"]) == ("g-3", 3)
     assert read == [f"{OFFSETS_TOPIC}-{partition_for_group('g-3')}"]
 
@@ -368,11 +368,11 @@ def test_named_groups_stand_where_all_do(
     """A group may lie in another partition: of a copy, some partitions may be missing."""
     path = UnpackedCase("p09-groups", tmp_path).path
     monkeypatch.setattr(system, "time_ns", lambda: NOW * 1_000_000)
-    rows = LagMeter([path], ReadersNamed()).look()
+    rows = LagMeter([path], LagTargets()).look()
     if is_elsewhere:
         monkeypatch.setattr(group_readers, "partition_for_group", lambda *_: 10_000)
     for name in {row["reader"] for row in rows}:
-        found = LagMeter([path], ReadersNamed(groups=[name])).look()
+        found = LagMeter([path], LagTargets(groups=[name])).look()
         assert found == [row for row in rows if row["reader"] == name]
 
 

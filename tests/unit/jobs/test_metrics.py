@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 import kafkalog
 from kafkalog.files.system import system
 from kafkalog.jobs.cli.app import app
-from kafkalog.jobs.inspection.lag import ReadersNamed
+from kafkalog.jobs.inspection.lag import LagTargets
 from kafkalog.jobs.inspection.metrics import LogMetrics, describe_disks, serve
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.spark.listeners import QueryLag, Unread, prometheus_text
@@ -97,14 +97,14 @@ def test_a_reader_beyond_the_end_is_lost(log: Path) -> None:
 
 
 def test_a_log_that_no_group_reads_has_metrics_too(log: Path) -> None:
-    found = values(metrics_text(LogMetrics([str(log)], ReadersNamed()).collect()))
+    found = values(metrics_text(LogMetrics([str(log)], LagTargets()).collect()))
     assert not [name for name in found if name.startswith("kafkalog_lag")]
     assert 'kafkalog_partition_bytes{topic="t",partition="0"}' in found
 
 
 def test_a_page_is_served_as_of_each_request(log: Path) -> None:
     server, thread = serve(
-        LogMetrics([str(log)], ReadersNamed(offsets='{"t":{"0":2}}')), "127.0.0.1", 0
+        LogMetrics([str(log)], LagTargets(offsets='{"t":{"0":2}}')), "127.0.0.1", 0
     )
     try:
         pages = []
@@ -178,7 +178,7 @@ def test_a_disk_that_is_gone_has_no_row(tmp_path: Path) -> None:
 def exported(log: Path) -> set[str]:
     """Name the metrics that a log and a query can have."""
     key = TopicPartition("t", 0)
-    named = ReadersNamed(offsets='{"t":{"0":2}}')
+    named = LagTargets(offsets='{"t":{"0":2}}')
     known = {each.name for each in LogMetrics([str(log)], named).collect()}
     lag = QueryLag("i", "n", 1, [{key: 1}], 1, 1, {"addBatch": 1.0}, {key: Unread(1, 1)})
     return known | set(re.findall(r"^# TYPE (\w+)", prometheus_text([lag]), re.MULTILINE))
@@ -237,7 +237,7 @@ def test_a_prometheus_answers_each_query_over_what_a_log_and_a_query_export(
 
     of_query = ThreadingHTTPServer(("127.0.0.1", 0), OfQuery)
     Thread(target=of_query.serve_forever, daemon=True).start()
-    of_log, _ = serve(LogMetrics([str(log)], ReadersNamed(offsets='{"t":{"0":2}}')), "127.0.0.1", 0)
+    of_log, _ = serve(LogMetrics([str(log)], LagTargets(offsets='{"t":{"0":2}}')), "127.0.0.1", 0)
     targets = [f"127.0.0.1:{each.server_port}" for each in (of_query, of_log)]
     try:
         with prometheus(tmp_path, targets, DEPLOY / "alerts.yaml") as asked:

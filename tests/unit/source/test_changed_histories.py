@@ -44,8 +44,8 @@ from kafkalog.errors import (
 from kafkalog.files.objects import FolderObjects
 from kafkalog.files.system import system
 from kafkalog.jobs.cli.app import app
-from kafkalog.jobs.inspection.lag import LagMeter, ReadersNamed
-from kafkalog.jobs.inspection.records import RecordReader, RecordsWanted
+from kafkalog.jobs.inspection.lag import LagMeter, LagTargets
+from kafkalog.jobs.inspection.records import RecordFilter, RecordReader
 from kafkalog.jobs.mirroring import Mirror
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.admin.broker.handover import take_over
@@ -385,7 +385,7 @@ class Consumed(Tail):
     def begin(self) -> None:
         given = {"path": self.scene.path, **self.options, **self.scene.reading}
         given = {name: str(given[name]) for name in given}
-        reader = RecordReader.of(given, ["t"], RecordsWanted())
+        reader = RecordReader.of(given, ["t"], RecordFilter())
         self.found = (each for split in reader.new_splits() for each in reader.read(split))
 
 
@@ -554,7 +554,7 @@ class GroupLag(Left):
     """``kafkalog lag --group``."""
 
     def seen(self) -> list[str]:
-        (row,) = LagMeter([self.scene.path], ReadersNamed(groups=["g"])).look()
+        (row,) = LagMeter([self.scene.path], LagTargets(groups=["g"])).look()
         if row["lag"] is None:
             raise DataLossError("the position is of another log")
         return values("new", row["offset"], row["end"])

@@ -30,7 +30,7 @@ from tests.support.tiers import KafkaTier, write_log, write_metadata
 
 import kafkalog
 from kafkalog.errors import OptionError, SchemaError
-from kafkalog.jobs.inspection.records import RecordReader, RecordsWanted
+from kafkalog.jobs.inspection.records import RecordFilter, RecordReader
 from kafkalog.streaming.decoding.avro import AvroColumn, _Walk
 from kafkalog.streaming.decoding.json_schema import JsonColumn
 from kafkalog.streaming.decoding.protobuf import ProtobufColumn, _Compiled
@@ -610,7 +610,7 @@ def test_who_shows_records_as_they_are_refuses_decoded_columns(tmp_path: Path) -
         kafkalog.get(str(tmp_path), "t", b"k", options={"decode.value": "avro"})
     given = {"path": str(tmp_path), "decode.value": "avro"}
     with pytest.raises(OptionError, match=r"are for queries of Spark, kafkalog\.read"):
-        RecordReader.of(given, ["t"], RecordsWanted())
+        RecordReader.of(given, ["t"], RecordFilter())
 
 
 def test_topics_whose_schemas_differ_are_not_read_as_one(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from kafkalog.model import TopicPartition
-from kafkalog.streaming.groups.member_files import Sign, Watch, sign_name
+from kafkalog.streaming.groups.member_files import Heartbeat, LivenessTracker, member_file_name
 from kafkalog.streaming.groups.rebalance import GroupRecord, Member, MemberSettings, Presence
 
 SETTINGS = MemberSettings(frozenset({"t"}), session_timeout_ms=45_000, rebalance_timeout_ms=60_000)
@@ -14,7 +14,7 @@ class Watched:
     """A group with one member, A, and somebody who looks at it."""
 
     def __init__(self) -> None:
-        self.watch = Watch("g", longest_step_s=3)
+        self.watch = LivenessTracker("g", longest_step_s=3)
         self.now_s = 1000.0
         self.counter = 0
         self.presence: Presence | None = WISH
@@ -31,8 +31,8 @@ class Watched:
     def look(self, *, after_s: float = 0.0) -> bool:
         self.now_s += after_s
         member = "A" if self.presence else None
-        signs = {sign_name("g", "A"): Sign(self.counter, member, self.presence)}
-        found = self.watch.look(self.now_s, signs, self.record)
+        heartbeats = {member_file_name("g", "A"): Heartbeat(self.counter, member, self.presence)}
+        found = self.watch.look(self.now_s, heartbeats, self.record)
         return found.keys() == {"A"}
 
 
@@ -81,10 +81,10 @@ def test_a_half_written_text_is_no_news_and_the_next_whole_one_counts() -> None:
     assert group.look()
     later = Presence(SETTINGS, "range", generation=4)
     group.presence, group.counter = None, 1
-    signs = {sign_name("g", "A"): Sign(1)}
-    assert group.watch.look(1001, signs, NOBODY) == {"A": WISH}
-    signs = {sign_name("g", "A"): Sign(1, "A", later)}
-    assert group.watch.look(1002, signs, NOBODY) == {"A": later}
+    heartbeats = {member_file_name("g", "A"): Heartbeat(1)}
+    assert group.watch.look(1001, heartbeats, NOBODY) == {"A": WISH}
+    heartbeats = {member_file_name("g", "A"): Heartbeat(1, "A", later)}
+    assert group.watch.look(1002, heartbeats, NOBODY) == {"A": later}
 
 
 def test_who_is_in_the_record_is_not_gone_because_its_text_cannot_be_read_yet() -> None:
