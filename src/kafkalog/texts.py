@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-__all__ = ["Metric", "decode_as_java", "metrics_text", "printable"]
+__all__ = ["Metric", "decode_as_java", "metrics_text", "printable", "shortened"]
 
 _REPLACEMENT: Final = "\ufffd".encode()
 _SURROGATE: Final = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]?")
@@ -33,6 +33,11 @@ def printable(text: str) -> str:
     return "".join(
         each if each.isprintable() else each.encode("unicode_escape").decode() for each in text
     )
+
+
+def shortened(text: str, most: int = 200) -> str:
+    """Return a text for an error or a log: of one longer than ``most`` characters how it begins."""
+    return text if len(text) <= most else f"{text[:most]}…"
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,7 @@ from kafkalog.files.storage import Secret
 from kafkalog.files.system import once_per_process
 from kafkalog.model import nearest
 from kafkalog.streaming.options.quantities import quantity_hint
+from kafkalog.texts import shortened
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -213,7 +214,7 @@ class Option:
             raise OptionError(f"option {self.name!r}: {error}") from None
         except ValueError:
             raise OptionError(
-                f"option {self.name!r} is {_shown(text)}, but accepts {self.kind.accepts}"
+                f"option {self.name!r} is {shortened(text)!r}, but accepts {self.kind.accepts}"
                 f"{quantity_hint(self.unit, text)}"
             ) from None
 
@@ -381,7 +382,3 @@ def _hint(key: str, cls: type[Options]) -> str:
 @functools.cache
 def _lowered(names: frozenset[str]) -> frozenset[str]:
     return frozenset(name.lower() for name in names)
-
-
-def _shown(text: str) -> str:
-    return repr(text if len(text) <= 200 else text[:200] + "…")

@@ -52,7 +52,6 @@ __all__ = [
     "choose_sides",
     "decode_batches",
     "read_registry",
-    "read_rows",
     "read_task",
 ]
 
@@ -305,28 +304,13 @@ def _options_of_registry(options: ReadOptions) -> ReadOptions:
 # Rows.
 
 
-def read_rows(
-    split: LogSplit,
-    options: ReadOptions,
-    rows: RowSchema | None,
-    size: BatchSize | None = None,
-) -> Iterator[pa.RecordBatch]:
-    """Read a split as :func:`~.reading.read_split` does, decoded columns included."""
-    size = size or BatchSize()
-    if rows is None or not rows.decoded:
-        yield from read_split(split, options, rows, size=size)
-    else:
-        stored = read_split(split, options, rows.stored, size=size)
-        yield from decode_batches(stored, rows, options)
-
-
 def read_task(
     splits: Iterable[LogSplit],
     options: ReadOptions,
     rows: RowSchema | None,
     size: BatchSize | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Read splits as :func:`read_rows` does, one after the other.
+    """Read splits as :func:`~.reading.read_split` does, one after the other; decode what is asked.
 
     What decodes is made once for all of them: it looks for schemas at the first id, and that look
     takes the longer, the more partitions there are. So does one for an id without a schema, which

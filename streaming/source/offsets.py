@@ -20,6 +20,7 @@ from kafkalog.streaming.options.quantities import (
     parse_iso_time,
     parse_json,
 )
+from kafkalog.texts import shortened
 
 __all__ = [
     "EARLIEST",
@@ -156,7 +157,7 @@ def parse_offsets(option: str, text: str) -> tuple[PartitionOffsets, TopicOffset
     word = text.strip()
     if not word.startswith("{"):
         raise OptionError(
-            f"option {option!r} is {_shown(text)!r}, but accepts {words_there} or JSON such as "
+            f"option {option!r} is {shortened(text)!r}, but accepts {words_there} or JSON such as "
             f"{example}{_offsets_hint(option, word)}"
         )
     found = _object(option, text, example)
@@ -250,15 +251,12 @@ def _object(option: str, text: str, example: str) -> dict[str, object]:
 
 def _no_offsets(found: object) -> CheckpointError:
     return CheckpointError(
-        f'offsets are {_shown(str(found))!r}, expected such as {{"flights": {{"0": 23}}}}: topic, '
-        "partition, next offset; a checkpoint can be continued by the same source or Spark's "
-        "Kafka source only"
+        f'offsets are {shortened(str(found))!r}, expected such as {{"flights": {{"0": 23}}}}: '
+        "topic, partition, next offset; a checkpoint can be continued by the same source or "
+        "Spark's Kafka source only"
     )
 
 
-def _shown(text: str) -> str:
-    return text if len(text) <= 200 else text[:200] + "…"
-
-
 def _not_of_form(option: str, text: str, example: str) -> OptionError:
-    return OptionError(f"option {option!r} is {_shown(text)!r}, but accepts JSON such as {example}")
+    given = shortened(text)
+    return OptionError(f"option {option!r} is {given!r}, but accepts JSON such as {example}")

@@ -89,7 +89,7 @@ def read_split(
 ) -> Iterator[pa.RecordBatch]:
     """Read one split in offset order, as batches of the schema ``rows``.
 
-    ``rows`` has no decoded columns: see :func:`~.decoded.read_rows`. Without it there are those of
+    ``rows`` has no decoded columns: see :func:`~.decoded.read_task`. Without it there are those of
     the view that the options ask for. ``narrowed`` may make a decoder of the decoder that passes
     over record batches. ``size`` is that of batches of records.
 

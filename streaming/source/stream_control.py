@@ -53,6 +53,7 @@ from kafkalog.streaming.source.start import (
 )
 from kafkalog.streaming.source.subscription import Subscription
 from kafkalog.streaming.store.ends.rule import OffsetGap
+from kafkalog.texts import shortened
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -125,10 +126,8 @@ _LONGEST_SHOWN: Final = 2_000
 
 def _shown(offsets: PartitionOffsets) -> str:
     """Return offsets as options take them; of very many partitions only how it begins."""
-    text = json.dumps(to_json(offsets))
-    if len(text) <= _LONGEST_SHOWN:
-        return text
-    return f"{text[:_LONGEST_SHOWN]}… ({len(offsets):,} partitions)"
+    text = shortened(all_of_them := json.dumps(to_json(offsets)), _LONGEST_SHOWN)
+    return text if text == all_of_them else f"{text} ({len(offsets):,} partitions)"
 
 
 def _poll_interval_s(options: ReadOptions) -> float:
@@ -648,7 +647,7 @@ class NewRows:
     def _read(self, options: ReadOptions, rows: ReadRows, read: RowSchema | None) -> _Ready | None:
         """Read the next rows of the first split; None if there are no more."""
         # not at import: a process that only plans decodes nothing
-        from kafkalog.streaming.source.decoded import read_rows  # noqa: PLC0415
+        from kafkalog.streaming.source.decoded import read_task  # noqa: PLC0415
         from kafkalog.streaming.source.reading import LARGE_BATCHES  # noqa: PLC0415
 
         batches, self._batches = self._batches, None  # an error or an interrupt ends it
@@ -656,7 +655,7 @@ class NewRows:
             split = self._splits[0]
             if self._next_offset is not None:
                 split = split.from_offset(self._next_offset)
-            batches = read_rows(split, options, read, LARGE_BATCHES)
+            batches = read_task([split], options, read, LARGE_BATCHES)
             if self._next_offset is None:
                 batches = islice(batches, self._batches_handed, None)
         for batch in batches:

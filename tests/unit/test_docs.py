@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import itertools
+import os
 import re
 from pathlib import Path
 
@@ -121,6 +122,24 @@ def test_every_function_that_a_page_names_is_in_its_file(page: Path) -> None:
     folders = "benchmarks|checkpoints|jobs|src|streaming|tests"
     named = re.findall(rf"`((?:{folders})/[\w/]+\.py)(?:::([\w.]+))?`", page.read_text())
     assert [f"{path}::{name}" for path, name in named if not is_defined(ROOT / path, name)] == []
+
+
+def test_every_module_that_a_docstring_names_is_another_one_that_is_there() -> None:
+    root = ROOT / "src"
+    folders = (Path(folder) for folder, *_ in os.walk(root / "kafkalog", followlinks=True))
+    files = {
+        ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__"): path
+        for folder in folders
+        for path in folder.glob("*.py")
+    }
+    for module, path in files.items():
+        package = module if path.stem == "__init__" else module.rpartition(".")[0]
+        text = re.sub(r"\n\s*#? ?", "", path.read_text())
+        for named in re.findall(r":mod:`~?([^`]+)`", text):
+            dots = len(named) - len(named.lstrip("."))
+            base = ".".join(package.split(".")[: 1 - dots or None]) + "." if dots else ""
+            assert (found := base + named.lstrip(".")) in files, f"{path}: :mod:`{named}`"
+            assert found != module, f"{path} refers to itself"
 
 
 @pytest.mark.parametrize("package", HEADINGS, ids=str)
