@@ -62,7 +62,7 @@ from kafkalog.streaming.store.ends.tracker import say_tiered
 from kafkalog.streaming.store.recovery.partition_states import epochs_problem, known_topic_id
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     import pyarrow as pa
@@ -244,20 +244,27 @@ def verified(
         UnknownTopicOrPartitionError: there is no such topic.
         LogDirectoryError: there is no partition, and nothing shows that there ever was one.
     """
-    yield from _verified_segments(paths, topic, watch)
+    if watch is None:
+        watch = ends_of(paths, topic)
+        with suppress(KafkaLogError):
+            watch.look()  # what it lists serves all; what is wrong is told below
+    damaged = set()
+    for key, each in _verified_segments(paths, topic, watch):
+        if each.fault is Fault.BATCHES:
+            damaged.add(key)
+        yield each
     yield from _verified_ends(paths, topic, watch)
-    yield from _verified_files(paths, topic, watch)
+    yield from _verified_files(paths, topic, watch, damaged)
     for key, text in compare_replicas(paths, topic):
         row = {**key._asdict(), "segment": None, "problem": text}
         yield Verified(row, Fault.REPLICAS)
 
 
 def _verified_ends(
-    paths: Sequence[str], topic: str | None, watch: LogEndTracker | None
+    paths: Sequence[str], topic: str | None, watch: LogEndTracker
 ) -> Iterator[Verified]:
     refused, tiered = None, []
     try:
-        watch = watch or ends_of(paths, topic)
         missing = dict(watch.look().missing)
         tiered = list(tiered_rows(watch))
     except KafkaLogError as error:
@@ -276,18 +283,23 @@ def _verified_ends(
 
 
 def _verified_files(
-    paths: Sequence[str], topic: str | None, watch: LogEndTracker | None
+    paths: Sequence[str],
+    topic: str | None,
+    watch: LogEndTracker,
+    damaged: Collection[TopicPartition],
 ) -> Iterator[Verified]:
     """Check what is said of a partition beside its log: topic id, leader epochs, committed end.
 
-    The ends of logs are read first: what was appended later is of no concern here.
+    The ends of logs are read first: what was appended later is of no concern here. Where batches
+    are ``damaged`` a log ends for a writer where the tracker has read on.
     """
     ends: dict[TopicPartition, int] = {}
     problems: defaultdict[TopicPartition, list[str | None]] = defaultdict(list)
     there = partitions_of(paths, topic, watch=watch)
     for key, found in there.items():
         with _noting(problems[key]):
-            ends[key] = _log_end(found, watch)
+            seen = None if key in damaged else watch.seen_end(found)
+            ends[key] = _log_end(found) if seen is None else seen
             problems[key].append(epochs_problem(found.path, ends[key]))
     committed = Committed(None, None)
     with suppress(KafkaLogError, OSError):
@@ -347,14 +359,9 @@ def _noting(problems: list[str | None]) -> Iterator[None]:
         problems.append(str(error))
 
 
-def _log_end(found: PartitionDirectory, watch: LogEndTracker | None = None) -> int:
-    with _opened(found, watch) as log:
+def _log_end(found: PartitionDirectory) -> int:
+    with PartitionLog(found.path, found.topic_partition) as log:
         return log.log_end_offset()
-
-
-def _opened(found: PartitionDirectory, watch: LogEndTracker | None) -> PartitionLog:
-    listing = None if watch is None else watch.listing(found)
-    return PartitionLog(found.path, found.topic_partition, listing=listing)
 
 
 def _lost_id(state: CommitState | None, found: PartitionDirectory) -> str | None:
@@ -418,8 +425,8 @@ def summary_of(rows: Sequence[Row]) -> dict[str, int]:
 
 
 def _verified_segments(
-    paths: Sequence[str], topic: str | None, watch: LogEndTracker | None
-) -> Iterator[Verified]:
+    paths: Sequence[str], topic: str | None, watch: LogEndTracker
+) -> Iterator[tuple[TopicPartition, Verified]]:
     records = RecordCheck()
     for key, found in partitions_of(paths, topic, watch=watch).items():
         alone = partial(_checked, records=records)
@@ -431,7 +438,7 @@ def _verified_segments(
                 "bytes": checked.bytes,
                 "problem": "; ".join([*checked.problems, *checked.headers]) or None,
             }
-            yield Verified(row, _fault(checked))
+            yield key, Verified(row, _fault(checked))
 
 
 def _fault(checked: SegmentCheck) -> Fault | None:
@@ -441,10 +448,11 @@ def _fault(checked: SegmentCheck) -> Fault | None:
 
 
 def _segments(
-    found: PartitionDirectory, watch: LogEndTracker | None
+    found: PartitionDirectory, watch: LogEndTracker
 ) -> list[tuple[LogSegment, LogSegment | None]]:
     """Pair each segment with the one after it."""
-    with _opened(found, watch) as log:
+    listing = watch.listing(found)
+    with PartitionLog(found.path, found.topic_partition, listing=listing) as log:
         return list(zip_longest(log.segments, log.segments[1:]))
 
 

@@ -518,6 +518,15 @@ class LogEndTracker:
         log = self._logs.by_partition.get(where.topic_partition)
         return log.listing if log is not None and log.where == where else None
 
+    def seen_end(self, where: PartitionDirectory) -> int | None:
+        """Return where a log ends; None if it was not seen, has changed, or ends in damage."""
+        log = self._logs.by_partition.get(where.topic_partition)
+        if log is None or log.where != where or not log.has_segments:
+            return None
+        if log.read_again_if_changed() or log.seen.is_damaged or log.seen.is_torn:
+            return None
+        return log.seen.end
+
     def existing(self) -> Iterable[TopicPartition]:
         """List all partitions that exist, chosen or not, as of the last look."""
         return self._live.value.keys()
