@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Final
 from kafkalog.checkpoints.intent import Intent
 from kafkalog.errors import (
     CommitError,
+    DurabilityError,
     KafkaLogError,
     LogDirectoryError,
     UnknownTopicOrPartitionError,
@@ -85,9 +86,9 @@ __all__ = [
     "Outcome",
     "apply",
     "made_partitions",
-    "write_end_checkpoints",
     "warn_many_writers",
     "warn_unknown_query",
+    "write_end_checkpoints",
     "written_end",
 ]
 
@@ -190,8 +191,10 @@ class CommitAttempt:
 
     def published(self, log_set: LogSet) -> Outcome | None:
         """Return the outcome of what had begun, if it was published; else it was rolled back."""
-        stamp, self._stamp = self._stamp, None
-        return self._outcome if stamp is not None and stamp == log_set.state.stamp else None
+        if self._stamp is not None and self._stamp == log_set.state.stamp:
+            return self._outcome
+        self._stamp = None
+        return None
 
     def until_done(self, plan: CommitSettings, commit: Callable[[], Outcome]) -> Outcome:
         """Do ``commit``; of several nodes again without one that stalls, or that has vanished.
@@ -331,6 +334,8 @@ class Committer:
         self._ends = ends
         self._copied = copied
         self._verdict = Verdict.APPEND
+        self._is_committed = False
+        """Whether it was found to be, by an earlier run or attempt."""
         self._staged_here: list[StagedRun] = []
         self._attempt = CommitAttempt()
 
@@ -346,6 +351,11 @@ class Committer:
         try:
             return self._attempt.until_done(self._plan, lambda: self._commit(runs))
         except OSError as error:
+            if self._is_committed:
+                raise DurabilityError(
+                    f"{self._identity} is committed already, and may not survive a loss of power: "
+                    f"{error}{what_to_do(error)}. Run it again: that makes it durable"
+                ) from error
             raise CommitError(
                 f"{self._identity} could not be committed, and nothing of it is visible: {error}"
                 f"{what_to_do(error)}"
@@ -435,6 +445,7 @@ class Committer:
     def _judge(self, log_set: LogSet) -> None:
         last = log_set.state.writers.get(self._identity.writer)
         self._verdict = judge(self._identity, last, allows_unknown=self._plan.allows_unknown)
+        self._is_committed = self._verdict is Verdict.SKIP
 
     def _skip(self, log_set: LogSet) -> Outcome:
         """Leave a batch that is committed; note the run, if it is a new one of the writer.
@@ -461,6 +472,7 @@ class Committer:
         Its records, too: an earlier run may have left them to the system.
         """
         _LOGGER.info("%s is committed already", self._identity)
+        self._is_committed = True
         if self._durable and (ends := make_left_durable(log_set)):
             following = state.following() if state.stamp == log_set.state.stamp else state
             state = all_durable(following, ends)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -55,6 +56,8 @@ __all__ = [
     "sweep",
     "write_ends",
 ]
+
+_LOGGER: Final = logging.getLogger("kafkalog.sink")
 
 
 # ----------------------------------------------------------------------------------------------
@@ -330,20 +333,23 @@ def sweep(log_set: LogSet, identity: BatchIdentity) -> None:
 
     Those of ``identity`` go, of attempts that lost too. Files of unknown writers go when they are
     older than the default ``transactional.id.expiration.ms``: a job that still needed one would
-    fail, and lose nothing.
+    fail, and lose nothing. What cannot be removed is left for the next commit, with a warning.
     """
     own = staging_hash(identity.staged_by)
     finished: Mapping[str, int] | None = None
     oldest_ms = system.time_ns() // 1_000_000 - DEFAULT_EXPIRATION_MS
     for folder in log_set.directories:
-        with at(folder):
-            for path, writer, batch_id in _staged_files(folder):
-                is_over = writer == own and batch_id <= identity.batch_id
-                if not is_over:
-                    finished = finished or _finished(log_set.state)  # there may be 20,000 writers
-                    is_over = batch_id <= finished.get(writer, -1)
-                if is_over or _is_older(path, oldest_ms):
-                    path.unlink(missing_ok=True)
+        try:
+            with at(folder):
+                for path, writer, batch_id in _staged_files(folder):
+                    is_over = writer == own and batch_id <= identity.batch_id
+                    if not is_over:
+                        finished = finished or _finished(log_set.state)  # there may be 20,000
+                        is_over = batch_id <= finished.get(writer, -1)
+                    if is_over or _is_older(path, oldest_ms):
+                        path.unlink(missing_ok=True)
+        except (OSError, KafkaLogError) as error:
+            _LOGGER.warning("%s: staged files of finished batches are left: %s", folder, error)
 
 
 def _finished(state: CommitState) -> dict[str, int]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pytest
 from tests.support.interrupting import AlarmError, interrupted_at
+from tests.support.replicated import path_of, values
 from tests.support.sinking import Writer, adopt_small_files, rows, values_of
 
 from kafkalog import append
@@ -29,6 +30,8 @@ from kafkalog.streaming.commit.committer import Committer
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+os_close: Final = os.close
+
 pytestmark = pytest.mark.crash
 
 TRIES_ALL: Final = os.environ.get("KAFKALOG_KILL_STRIDE") == "1"
@@ -45,13 +48,22 @@ CALLS: Final = (
     ("unlink", errno.EIO),
     ("rmdir", errno.EBUSY),
     ("preadv", errno.EIO),
+    ("fstat", errno.EIO),
+    ("lstat", errno.ESTALE),
+    ("stat", errno.EIO),
+    ("listdir", errno.EIO),
+    ("scandir", errno.ESTALE),
+    ("close", errno.EDQUOT),
 )
 BEFORE = {0: ["a"], 1: ["b"]}
 AFTER = {0: ["a", "c"], 1: ["b", "d"]}
 
 
 class Failing:
-    """A function of ``os`` whose ``call``-th call fails, counted from 0."""
+    """A function of ``os`` whose ``call``-th call fails, counted from 0.
+
+    A file that cannot be closed is closed all the same: what was not synced is lost (close(2)).
+    """
 
     def __init__(self, name: str, call: int, code: int) -> None:
         self.has_failed = False
@@ -63,6 +75,8 @@ class Failing:
         self._left -= 1
         if self._left == -1:
             self.has_failed = True
+            if self._original is os_close:
+                os_close(*arguments)
             named_file = [path] if isinstance(path := arguments[0], str | Path) else []
             raise OSError(self._code, os.strerror(self._code), *named_file)
         return self._original(*arguments, **named)
@@ -111,6 +125,37 @@ def test_whichever_call_fails_a_batch_is_there_whole_or_not_at_all(
         assert values_of([folder], "t") == AFTER
         shutil.rmtree(folder)
         call += 1
+
+
+@pytest.mark.parametrize("has_nodes", [False, True], ids=["directories", "nodes"])
+@pytest.mark.parametrize("name", ["open", "replace", "fsync", "fstat", "lstat", "close"])
+def test_whichever_call_fails_on_one_of_several_directories_the_error_says_if_rows_are_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, has_nodes: bool
+) -> None:
+    """An append without an id is never repeated by itself: its error has to say how it ended."""
+    call, failed, said = 3 if has_nodes else 0, True, 0
+    while failed:
+        folders = [tmp_path / str(call) / each for each in ("abc" if has_nodes else "ab")]
+        path = path_of(folders) if has_nodes else ",".join(map(str, folders))
+        append(path, "t", pa.table({"value": ["a"]}))
+        failing = Failing(name, call, errno.EIO)
+        may_be_there, is_there = False, False
+        with monkeypatch.context() as patch:
+            patch.setattr(os, name, failing)
+            try:
+                is_there = append(path, "t", pa.table({"value": ["b"]})).appended
+            except KafkaLogError as error:
+                said += 1
+                may_be_there = "is not known" in str(error)
+                is_there = isinstance(error, DurabilityError)
+        failed = failing.has_failed
+        append(path, "t", pa.table({"value": ["c"]}))
+        found = sorted(values(folders) if has_nodes else values_of(folders, "t")[0])
+        there, gone = ["a", "b", "c"], ["a", "c"]
+        assert found in ([there, gone] if may_be_there else [there] if is_there else [gone]), call
+        shutil.rmtree(tmp_path / str(call))
+        call += 1 if TRIES_ALL else 5 if has_nodes else 2
+    assert said or has_nodes
 
 
 @pytest.mark.parametrize("adopts", [False, True], ids=["copied", "adopted"])

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 
 __all__ = [
+    "close_synced",
     "copy_range",
     "create_exclusive",
     "follow_folder",
@@ -259,6 +260,16 @@ def sync(descriptor: int) -> None:
                 with suppress(OSError):
                     _write_again(descriptor, failed)
             raise
+
+
+def close_synced(descriptor: int) -> None:
+    """Close a file of which nothing is left to write, or nothing that anybody needs.
+
+    A file system of a network may answer with an error (close(2)). The file is closed all the same,
+    and what was synced is there.
+    """
+    with suppress(OSError):
+        os.close(descriptor)
 
 
 class _FailedSyncs(set[tuple[int, int]]):

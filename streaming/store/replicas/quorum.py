@@ -252,7 +252,8 @@ class Quorum(Node):
             ) from error
         self.undecided.clear()
         if declares:
-            self.withdraw(durable=False)
+            with suppress(NotEnoughReplicasError):  # it is published, and stays so
+                self.withdraw(durable=False)
         return failed
 
     def _declare_alone(self, state: CommitState) -> bool:
