@@ -40,7 +40,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kafkalog.errors import CheckpointError, InvalidTopicError, LogDirectoryError
 from kafkalog.files.atomic import create_atomically, write_atomically
-from kafkalog.files.regular import fsync_directory, open_regular, read_regular
+from kafkalog.files.regular import close_quietly, fsync_directory, open_regular, read_regular
 from kafkalog.files.remote_path import RemotePath, place_in
 from kafkalog.files.system import remembered, system
 from kafkalog.model import TopicPartition, validate_topic_name
@@ -531,4 +531,4 @@ def is_locked(path: Path) -> bool:
         (kind,) = struct.unpack_from("h", answer)
         return bool(kind != fcntl.F_UNLCK)
     finally:
-        os.close(descriptor)
+        close_quietly(descriptor)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from kafkalog.errors import CheckpointError, KafkaLogError
 from kafkalog.files.objects import open_objects
 from kafkalog.files.paths import split_paths
-from kafkalog.files.regular import fsync_directory, open_regular, read_regular, sync
+from kafkalog.files.regular import close_quietly, fsync_directory, open_regular, read_regular, sync
 from kafkalog.files.storage import RemoteRoot, is_object_uri
 from kafkalog.files.system import remembered, system
 from kafkalog.model import TopicPartition
@@ -299,4 +298,4 @@ def _fsync_if_there(path: Path) -> None:
     try:
         sync(descriptor)
     finally:
-        os.close(descriptor)
+        close_quietly(descriptor)

@@ -14,7 +14,7 @@ from kafkalog.checkpoints.broker import (
 )
 from kafkalog.checkpoints.commit_state import NO_LEADER, STATE_FILE, topic_key
 from kafkalog.errors import CheckpointError, LogDirectoryError
-from kafkalog.files.regular import open_regular
+from kafkalog.files.regular import close_quietly, open_regular
 from kafkalog.files.remote_path import RemotePath
 from kafkalog.files.system import forgotten_when_forked, remembered, system
 from kafkalog.files.timeouts import at
@@ -155,7 +155,7 @@ def replica_stamp(folder: Path) -> Stamp | None:
         try:
             return stamp_from(os.fstat(descriptor))
         finally:
-            os.close(descriptor)
+            close_quietly(descriptor)
 
 
 def check_stamp(folder: Path, stamp: Stamp | None) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 import numpy as np
 
 from kafkalog.errors import OptionError, SpillError
-from kafkalog.files.regular import write_all
+from kafkalog.files.regular import close_quietly, write_all
 from kafkalog.files.system import system
 from kafkalog.model import MAX_OFFSET
 from kafkalog.streaming.lookup import key_kernels as kernels
@@ -259,7 +259,7 @@ class SpillFile:
         """Give the bytes back."""
         descriptor, self._descriptor = self._descriptor, -1  # forgotten before it is closed
         if descriptor >= 0:
-            os.close(descriptor)
+            close_quietly(descriptor)
 
     def _failed(self, action: str, size: int, error: OSError) -> SpillError:
         return SpillError(

@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kafkalog.checkpoints.commit_state import STAGED_PREFIX
 from kafkalog.errors import LogDirectoryError
-from kafkalog.files.regular import create_exclusive
+from kafkalog.files.regular import close_quietly, create_exclusive
 from kafkalog.files.remote_path import RemotePath
 from kafkalog.files.system import remembered, system
 from kafkalog.files.timeouts import at
@@ -264,7 +264,7 @@ def _check_locks(folder: Path) -> None:
             f"log directory {folder}: files cannot be locked there: {error}"
         ) from error
     finally:
-        os.close(descriptor)
+        close_quietly(descriptor)
         path.unlink()
     if code != _KEPT_OUT:
         raise LogDirectoryError(

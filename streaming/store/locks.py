@@ -37,7 +37,7 @@ from kafkalog.checkpoints.commit_state import LOCK_FILE
 from kafkalog.errors import LockTimeoutError, LogDirectoryError
 from kafkalog.files.closing import Closing
 from kafkalog.files.deferred_signals import check_interrupt
-from kafkalog.files.regular import close_synced, create_exclusive, open_known
+from kafkalog.files.regular import close_quietly, create_exclusive, open_known
 from kafkalog.files.system import forgotten_when_forked, remembered, system
 from kafkalog.streaming.store.file_systems import is_shared
 
@@ -360,7 +360,7 @@ class _Descriptors(set[int]):
     def close(self) -> None:
         """Close all of them."""
         while self:
-            close_synced(self.pop())
+            close_quietly(self.pop())
 
 
 os.register_at_fork(after_in_child=lambda: remembered(_Descriptors).close())
@@ -374,7 +374,7 @@ def _release(descriptor: int) -> None:
         with suppress(OSError):
             _set_lock(descriptor, fcntl.F_UNLCK)
         ours.of_process.discard(descriptor)
-        close_synced(descriptor)  # of its bytes, who holds it, nothing is needed any more
+        close_quietly(descriptor)  # of its bytes, who holds it, nothing is needed any more
 
 
 def _set_lock(descriptor: int, kind: int) -> None:

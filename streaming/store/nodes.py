@@ -22,7 +22,7 @@ from kafkalog.checkpoints.intent import INTENT_FILE, load_intent
 from kafkalog.checkpoints.state_file import StateContent, note_published
 from kafkalog.errors import CheckpointError, CommitError, LogDirectoryError
 from kafkalog.files.atomic import TEMPORARY_SUFFIX, prepare, publish, write_atomically
-from kafkalog.files.regular import close_synced, fsync_directory, make_directory, read_regular
+from kafkalog.files.regular import close_quietly, fsync_directory, make_directory, read_regular
 from kafkalog.files.watch import stamp_from, stamp_of
 from kafkalog.streaming.store.file_systems import is_shared
 from kafkalog.streaming.store.log_dirs import LogDirs, log_dirs_of_set
@@ -255,7 +255,7 @@ def _prepared(
     opened: list[int] = []
     data = content.of_member(member)
     prepare(folder / STATE_FILE, data, suffix=suffix, finish=opened.append)
-    undo.callback(close_synced, opened[0])
+    undo.callback(close_quietly, opened[0])
     return _Prepared(state, folder, suffix, shared, opened[0])
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import numpy as np
 
-from kafkalog.files.regular import name_file, open_known
+from kafkalog.files.regular import close_quietly, name_file, open_known
 from kafkalog.files.remote_path import RemotePath
 from kafkalog.files.system import forgotten_when_forked, remembered, system
 
@@ -186,7 +186,7 @@ class LocalFile:
         # somebody else's by then.
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
-            os.close(descriptor)
+            close_quietly(descriptor)
 
     __del__ = close
 

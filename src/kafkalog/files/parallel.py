@@ -11,7 +11,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 from kafkalog.files.deferred_signals import check_interrupt, current
-from kafkalog.files.regular import sync
+from kafkalog.files.regular import close_quietly, sync
 from kafkalog.files.system import system
 
 if TYPE_CHECKING:
@@ -132,6 +132,6 @@ def _sync_and_close(descriptors: Sequence[int]) -> None:
         except OSError as error:
             failed = error
         finally:
-            os.close(descriptor)
+            close_quietly(descriptor)
     if failed is not None:
         raise failed

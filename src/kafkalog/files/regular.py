@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 __all__ = [
-    "close_synced",
+    "close_quietly",
     "copy_range",
     "create_exclusive",
     "follow_folder",
@@ -103,9 +103,13 @@ def open_known(path: Path | str, flags: int = os.O_RDONLY) -> tuple[int, os.stat
             f"{path}: is a link, FIFO, device or folder where a regular file is expected; "
             "remove it or name another log directory"
         ) from error
-    found = os.fstat(descriptor)
+    try:
+        found = os.fstat(descriptor)
+    except OSError as error:
+        close_quietly(descriptor)
+        raise OSError(error.errno, error.strerror, str(path)) from error
     if not stat.S_ISREG(found.st_mode):
-        os.close(descriptor)
+        close_quietly(descriptor)
         raise LogDirectoryError(
             f"{path}: is a FIFO, device or folder where a regular file is expected; "
             "remove it or name another log directory"
@@ -131,7 +135,7 @@ def _read_small(path: Path | str, limit: int) -> bytes:
     try:
         return _read_whole(descriptor, found.st_size, path, limit)
     finally:
-        os.close(descriptor)
+        close_quietly(descriptor)
 
 
 def read_whole(descriptor: int, path: Path, *, limit: int) -> bytes:
@@ -262,8 +266,8 @@ def sync(descriptor: int) -> None:
             raise
 
 
-def close_synced(descriptor: int) -> None:
-    """Close a file of which nothing is left to write, or nothing that anybody needs.
+def close_quietly(descriptor: int) -> None:
+    """Close a file that was only read, or synced, or of which nobody needs what was written.
 
     A file system of a network may answer with an error (close(2)). The file is closed all the same,
     and what was synced is there.
@@ -318,7 +322,7 @@ def fsync_file(path: Path, *, missing_ok: bool = False) -> None:
     try:
         sync(descriptor)
     finally:
-        os.close(descriptor)
+        close_quietly(descriptor)
 
 
 def fsync_directory(path: Path) -> None:
@@ -327,7 +331,7 @@ def fsync_directory(path: Path) -> None:
     try:
         sync(descriptor)
     finally:
-        os.close(descriptor)
+        close_quietly(descriptor)
 
 
 # ----------------------------------------------------------------------------------------------

@@ -12,7 +12,14 @@ from crc32c import crc32c
 
 from kafkalog.errors import CommitError, CorruptRecordError, LogDirectoryError, RecordTooLargeError
 from kafkalog.files.open_file import fill_from, read_at
-from kafkalog.files.regular import copy_range, follow_folder, open_regular, try_to_link, write_all
+from kafkalog.files.regular import (
+    close_quietly,
+    copy_range,
+    follow_folder,
+    open_regular,
+    try_to_link,
+    write_all,
+)
 from kafkalog.files.system import system
 from kafkalog.model import NO_EPOCH, NO_TIMESTAMP
 from kafkalog.streaming.commit.staging.formats import BatchFormat
@@ -97,12 +104,12 @@ class StagedFiles:
             yield descriptor
         finally:
             if not kept:
-                os.close(descriptor)
+                close_quietly(descriptor)
 
     def close(self) -> None:
         """Close them all."""
         while self._opened:
-            os.close(self._opened.popitem()[1])
+            close_quietly(self._opened.popitem()[1])
 
 
 def _open(path: Path) -> int:
@@ -176,7 +183,7 @@ class StagedSource:
             self._stamp(descriptor, 0, self._run.size, 0)
             follow_folder(descriptor, path.parent)
         finally:
-            os.close(descriptor)
+            close_quietly(descriptor)
         return try_to_link(self._path, path)
 
     def _check(self, source: int) -> None:

@@ -11,7 +11,7 @@ from crc32c import crc32c
 
 from kafkalog.errors import KafkaLogError, LogDirectoryError
 from kafkalog.files.open_file import next_data_at, read_at
-from kafkalog.files.regular import open_regular
+from kafkalog.files.regular import close_quietly, open_regular
 from kafkalog.model import MAX_OFFSET
 from kafkalog.streaming.log.files import LOG, file_name
 from kafkalog.streaming.log.segments import list_base_offsets
@@ -138,7 +138,7 @@ def _check_segments(
                 )
             _check_segment(path, descriptor, segment, planned, proves=proves)
         finally:
-            os.close(descriptor)
+            close_quietly(descriptor)
 
 
 def _check_no_other_segments(intended: IntendedPartition, folder: Path) -> None:
@@ -237,7 +237,7 @@ def _planned_batches(log_set: LogSet, intended: IntendedPartition) -> Generator[
             else:
                 yield _Planned(piece.size, None)
         finally:
-            os.close(descriptor)
+            close_quietly(descriptor)
 
 
 def _is_as_staged(descriptor: int, piece: IntendedPiece) -> bool:
@@ -300,7 +300,7 @@ def find_valid_batch(path: Path, position: int, next_offset: int) -> int | None:
                     return start + candidate
             start = _next_piece(descriptor, start + _PIECE_BYTES, position)
     finally:
-        os.close(descriptor)
+        close_quietly(descriptor)
     return None
 
 
