@@ -275,11 +275,16 @@ class PartitionDirectory(NamedTuple):
 class FolderListing:
     """What may be a partition's folder, as names and inodes, and the partitions that are.
 
+    The inode of a link is inverted: a folder that takes the place of one may get its number. What a
+    link leads to may come and go, as a disk that is mounted late, and nothing in the path tells: so
+    ``has_links`` says whether there are any, and ``leads_nowhere`` whether one led to no folder.
     ``version`` is that of the names of the path when it was listed, see :class:`_Names`.
     """
 
     folders: Mapping[str, int]
     partitions: Sequence[PartitionDirectory]
+    has_links: bool = False
+    leads_nowhere: bool = False
     version: object = field(default=None, compare=False)
 
 
@@ -394,7 +399,7 @@ def list_folders(
     if known is None or names is None:
         return _list(path, known)
     look, version = names.look(), names.version
-    if known.version is version:
+    if known.version is version and not known.has_links:
         return known
     others: set[str] = set()
     listing = _list(path, known, others)
@@ -410,16 +415,23 @@ def _list(path: Path, known: FolderListing | None, others: set[str] | None = Non
     if others is not None:
         others |= {each.name for each in found if not _may_be_partition(each.name)}
     folders = dict(zip([entry.name for entry in entries], _inodes(entries), strict=True))
-    if known is not None and known.folders == folders:
+    if known is not None and known.folders == folders and not known.has_links:
         return known
-    partitions = [
-        PartitionDirectory(topic_partition, path / entry.name, path, _is_link(entry))
+    named = [
+        (entry, PartitionDirectory(topic_partition, path / entry.name, path, _is_link(entry)))
         for entry in entries
         if (topic_partition := parse_partition_directory(entry.name)) is not None
         and topic_partition.topic != CLUSTER_METADATA_TOPIC
-        and entry.is_dir()
     ]
-    listing = FolderListing(folders, partitions)
+    links = [entry for entry, where in named if where.is_link]
+    listing = FolderListing(
+        folders,
+        [where for entry, where in named if entry.is_dir()],
+        has_links=bool(links),
+        leads_nowhere=not all(entry.is_dir() for entry in links),
+    )
+    if listing == known:
+        return known
     if not isinstance(path, RemotePath):
         remembered(_SharedListings).by_path[path] = listing
     return listing
@@ -456,9 +468,10 @@ def _named_itself(path: Path) -> PartitionDirectory | None:
 
 
 def _inodes(entries: Sequence[os.DirEntry[str] | RemoteEntry]) -> Iterable[int]:
-    """Return the inodes of a folder's entries; a store has none."""
+    """Return the inodes of a folder's entries, those of links inverted; a store has none."""
     if entries and isinstance(entries[0], os.DirEntry):
-        return map(os.DirEntry.inode, cast("Sequence[os.DirEntry[str]]", entries))
+        local = cast("Sequence[os.DirEntry[str]]", entries)
+        return [~each.inode() if each.is_symlink() else each.inode() for each in local]
     return [0] * len(entries)
 
 

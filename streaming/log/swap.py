@@ -402,8 +402,10 @@ def _copy_without(source: Path, target: Path, gone: Sequence[tuple[int, int]]) -
         position = 0
         for start, end in zip(starts, ends, strict=True):
             position += copy_range(reader, start, end - start, writer, position)
-        found = os.fstat(reader)  # retention goes by it where there are no timestamps
-        os.utime(writer, ns=(found.st_atime_ns, found.st_mtime_ns))
+        # Retention and searches go by it where there are no timestamps. A segment in which nothing
+        # is left is older than all: else a search by time would end at it, in a broker too.
+        found = os.fstat(reader)
+        os.utime(writer, ns=(found.st_atime_ns, found.st_mtime_ns if position else -1_000_000))
         sync(writer)
     finally:
         os.close(reader)

@@ -265,6 +265,11 @@ class LogDirs:
         return found
 
     @property
+    def leads_nowhere(self) -> bool:
+        """Whether a link had the name of a partition and led to no folder, when last listed."""
+        return any(listing.leads_nowhere for listing in self._seen[0].values())
+
+    @property
     def is_replicated(self) -> bool:
         """Whether the directories are those of the nodes of a replicated set, or some of them."""
         if self._are_of_one_node:

@@ -22,7 +22,7 @@ import pyarrow as pa
 from crc32c import crc32c
 
 from kafkalog.errors import CommitError
-from kafkalog.files.regular import create_exclusive, fsync_directory, write_all
+from kafkalog.files.regular import close_quietly, create_exclusive, fsync_directory, write_all
 from kafkalog.files.system import once_per_process, system
 from kafkalog.files.timeouts import at, run_with_timeout
 from kafkalog.model import TopicPartition
@@ -137,28 +137,28 @@ class StagedFileWriter:
         """Close the file, with ``durable`` so that it survives a power failure.
 
         Raises:
-            CommitError: it cannot be made durable.
+            CommitError: it cannot be made durable, or a file system says as late as at its end that
+                it was not written (close(2)).
         """
         if not self.is_open:
             return
+        self.is_open = False
         try:
-            if durable:
-                os.fsync(self._descriptor)
+            try:
+                if durable:
+                    os.fsync(self._descriptor)
+            finally:
+                os.close(self._descriptor)
         except OSError as error:
-            raise self._failed("made durable", error) from error
-        finally:
-            self._close()
+            raise self._failed("made durable" if durable else "written", error) from error
 
     def discard(self) -> None:
         """Remove the file; if it cannot be removed, it is swept later."""
         if self.is_open:
-            self._close()
+            self.is_open = False
+            close_quietly(self._descriptor)
         with suppress(OSError):
             self.path.unlink()
-
-    def _close(self) -> None:
-        self.is_open = False
-        os.close(self._descriptor)
 
     def _failed(self, what: str, error: OSError) -> CommitError:
         return CommitError(

@@ -331,10 +331,13 @@ class LogEndTracker:
     def _read_once(self) -> bool:
         # Listing, then checkpoints, then intents and states: never the other way round.
         news = False
-        if self._listing.refresh() and self._listing.value is not self._listed:
-            self._listed = self._listing.value
-            self._take_listing(self._listed)
-            news = True
+        if self._listing.refresh():
+            if self._log_dirs.leads_nowhere:
+                self._listing.forget()  # a folder may be mounted behind it without a trace here
+            if self._listing.value is not self._listed:
+                self._listed = self._listing.value
+                self._take_listing(self._listed)
+                news = True
         return self._marks.refresh() or news
 
     def _take_listing(self, found: Mapping[TopicPartition, PartitionDirectory]) -> None:

@@ -6,6 +6,7 @@ import os
 import struct
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 from crc32c import crc32c
 from tests.support.log_files import flip
@@ -33,7 +34,7 @@ from kafkalog.streaming.admin.backup import back_up
 from kafkalog.streaming.admin.broker.handover import hand_over, take_over, write_meta_properties
 from kafkalog.streaming.admin.recovery import recover
 from kafkalog.streaming.admin.salvage import KEPT_PREFIX, salvage
-from kafkalog.streaming.api import read
+from kafkalog.streaming.api import append, read
 from kafkalog.streaming.log.partition_log import PartitionLog
 from kafkalog.streaming.log.read.verification import check_segment
 from kafkalog.streaming.log.segment import LogSegment
@@ -412,3 +413,27 @@ def test_where_a_broker_lived_a_cut_leaves_the_leader_epoch_as_its_cluster_knows
     Writer(log, topic="t", name="after", allowBrokerDirectory="true").write(0, rows(["new"]))
     assert read_leader_epochs(log / "t-0") == [LeaderEpoch(0, 0)]
     assert epochs_in(log) == [0]
+
+
+def test_a_search_by_time_passes_over_a_segment_of_which_nothing_is_left(tmp_path: Path) -> None:
+    begin = 1_700_000_000_000
+    for number in range(4):
+        rows = pa.table({"value": [f"{number}"], "timestamp": [begin + 1000 * number]})
+        options = {"segment.bytes": "80", "segment.ms": str(10**15), "retention.ms": "-1"}
+        append(tmp_path, "t", rows, options=options)
+    path = segment_of(tmp_path, 1)
+    path.write_bytes(b"\xff" * path.stat().st_size)
+    salvage([str(tmp_path)], drop=["t-0@1"])
+    assert path.stat().st_size == 0
+    for strategy in ("latest", "error"):
+        found = read(
+            tmp_path,
+            "t",
+            options={
+                "startingTimestamp": str(begin + 2000),
+                "startingOffsetsByTimestampStrategy": strategy,
+            },
+        ).read_all()
+        assert found.column("offset").to_pylist() == [2, 3]
+    before = read(tmp_path, "t", options={"endingTimestamp": str(begin + 2000)}).read_all()
+    assert before.column("offset").to_pylist() == [0]

@@ -24,6 +24,7 @@ from kafkalog.streaming.log.log_dir import (
     names_beside_partitions,
 )
 from kafkalog.streaming.store import log_dirs
+from kafkalog.streaming.store.ends.tracker import LogEndTracker
 from kafkalog.streaming.store.log_dirs import LogDirs, choose_directory
 
 if TYPE_CHECKING:
@@ -336,3 +337,35 @@ def test_without_a_watch_folders_are_listed(
     known = _check(path, _check(path, None))
     _make(path, "t-1")
     assert "t-1" in _check(path, known).folders
+
+
+@pytest.mark.parametrize("others", [0, 600])
+def test_what_a_link_leads_to_may_come_and_go_without_a_trace_in_the_path(
+    tmp_path: Path, others: int
+) -> None:
+    """As where the disk of a partition is mounted late; with many folders the kernel tells."""
+    path, disk, away = (tmp_path / name for name in ("log", "disk", "away"))
+    for folder in (*(path / f"o-{n}" for n in range(others)), path / "t-0", disk / "t-1"):
+        folder.mkdir(parents=True)
+        write_segment(folder, 0, b"")
+    (path / "t-1").symlink_to(disk / "t-1")
+    key, log_dirs = TopicPartition("t", 1), LogDirs([path])
+    watch = LogEndTracker([path], lambda each: each == key)
+    for _ in range(2):
+        assert key in log_dirs.partitions()
+        assert watch.look().offsets == {key: 0}
+        disk.rename(away)
+        assert key not in log_dirs.partitions()
+        assert log_dirs.leads_nowhere
+        assert log_dirs.partitions() is log_dirs.partitions()
+        assert watch.look().offsets == {}
+        away.rename(disk)
+
+
+def test_a_folder_is_another_one_than_a_link_whatever_its_number(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "folder")
+    with os.scandir(tmp_path) as found:
+        entries = {entry.name: entry for entry in found}
+    numbers = log_dir._inodes([entries["folder"], entries["link"]])
+    assert [*numbers] == [entries["folder"].inode(), ~entries["link"].inode()]
