@@ -34,6 +34,7 @@ __all__ = [
     "ThreadPool",
     "failed_path",
     "forgotten_when_forked",
+    "lock_held_by_forks",
     "once_per_process",
     "remembered",
     "said_of_file",
@@ -268,6 +269,18 @@ def forgotten_when_forked(kind: type[_T]) -> type[_T]:
     """
     os.register_at_fork(after_in_child=lambda: system.memory.pop(kind, None))
     return kind
+
+
+def lock_held_by_forks() -> threading.RLock:
+    """Make a lock that a thread takes before it forks, and gives back after: no other has it then.
+
+    For what a forked child could not go on with, as with another thread's lock in a library.
+    """
+    lock = threading.RLock()
+    os.register_at_fork(
+        before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release
+    )
+    return lock
 
 
 def once_per_process(function: Callable[_P, None]) -> Callable[_P, None]:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import numpy as np
 
+from kafkalog.files.system import lock_held_by_forks
 from kafkalog.streaming.records.jit.inline import INTERPRETED
 
 if TYPE_CHECKING:
@@ -30,6 +31,10 @@ if TYPE_CHECKING:
 __all__ = ["as_python", "count_in_python", "kernel", "kernels_pay", "load_without_compiler"]
 
 _F = TypeVar("_F", bound="Callable[..., Any]")
+
+_LOADING: Final = lock_held_by_forks()
+"""Held while a kernel is loaded or compiled. numba's own lock would stay locked in a child that is
+forked meanwhile, and so would the file by which one process compiles at a time."""
 
 
 def kernel(result: str, *arguments: str) -> Callable[[_F], _F]:
@@ -98,16 +103,22 @@ class _Kernel:
         return self._entry(*arguments)
 
     def _first_call(self, *arguments: Any) -> Any:  # noqa: ANN401
+        with _LOADING:
+            if self._entry == self._first_call:  # else another thread has loaded it by now
+                self._entry = self._load()
+                _Kernel.is_any_loaded = True
+        return self._entry(*arguments)
+
+    def _load(self) -> Callable[..., Any]:
         if self.without_compiler:
             from kafkalog.streaming.records.jit.object_code import loaded  # noqa: PLC0415
 
-            self._entry = loaded(self._function, *self._signature)
+            found: Callable[..., Any] = loaded(self._function, *self._signature)
         else:
             from kafkalog.streaming.records.jit.cache import compiled  # noqa: PLC0415
 
-            self._entry = compiled(self._function, *self._signature)
-        _Kernel.is_any_loaded = True
-        return self._entry(*arguments)
+            found = compiled(self._function, *self._signature)
+        return found
 
 
 def _interpreted(function: Callable[..., Any]) -> Callable[..., Any]:

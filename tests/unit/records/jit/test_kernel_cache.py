@@ -34,6 +34,27 @@ for codec in list(Codec)[1:]:
     groups = BatchGroups(1000, are_kept=False).groups(numpy.frombuffer(body, numpy.uint8), *where)
     assert [source.tobytes() for source, _ in groups] == [b"x" * 300]
 """
+_FORK_AMID_THAT = """
+import os, threading
+import pyarrow
+from kafkalog.streaming.records.jit import cache
+from kafkalog.streaming.records.murmur2_kernels import murmur2
+begun, is_amid, compiled = threading.Event(), [False], cache.compiled
+def slowly(*given):
+    is_amid[0] = True
+    begun.set()
+    found = compiled(*given)
+    is_amid[0] = False
+    return found
+cache.compiled = slowly
+thread = threading.Thread(target=lambda: murmur2(pyarrow.array([b"abc"])))
+thread.start()
+begun.wait()
+if (child := os.fork()) == 0:
+    os._exit(is_amid[0] or murmur2(pyarrow.array([b"abc"])).tolist() != [479470107])
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+thread.join()
+"""
 _SAVED = "[cache] data saved"
 _LOADED = "[cache] data loaded"
 
@@ -69,6 +90,12 @@ def _package_files() -> dict[str, Path]:
                 path = Path(folder, name)
                 found[f"kafkalog/{path.relative_to(root)}"] = path
     return found
+
+
+@pytest.mark.long
+def test_a_process_that_forks_while_a_thread_compiles_waits_for_it(tmp_path: Path) -> None:
+    """Else the lock of the compiler would be locked in the child for ever."""
+    _output(_start(_FORK_AMID_THAT, KAFKALOG_KERNEL_CACHE=tmp_path / "new"))
 
 
 @pytest.mark.long
