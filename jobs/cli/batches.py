@@ -22,7 +22,7 @@ from kafkalog.jobs.process.arguments import (
     reading_options,
     split_names,
 )
-from kafkalog.jobs.process.running import print_line
+from kafkalog.jobs.process.running import Form, print_line, printing
 from kafkalog.model import INTERNAL_TOPICS, listed, many
 
 if TYPE_CHECKING:
@@ -68,15 +68,16 @@ def verify(
     summary = summary_of(rows)
     shown = [row for row in rows if show_all or as_json or row["problem"]]
     if as_json:
-        print_rows([*shown, summary], as_json=True)
+        is_csv = printing().form is Form.CSV
+        print_rows(shown if is_csv else [*shown, summary], as_json=True)
     else:
         print_rows(shown, as_json=False)
-        print_line(
-            ", ".join(
-                shown_size(count) if name == "bytes" else many(count, _ONE[name])
-                for name, count in summary.items()
-            )
+    if not as_json or is_csv:  # which has one table
+        totals = (
+            shown_size(count) if name == "bytes" else many(count, _ONE[name])
+            for name, count in summary.items()
         )
+        print_line(", ".join(totals), err=as_json)
     exit_if([summary["problems"]])
 
 

@@ -122,9 +122,11 @@ def salvage(
 ) -> None:
     """Show what is damaged and which offsets are lost; drop it, or cut the log there."""
     with one_line_errors():
+        from kafkalog.jobs.inspection.log_dirs import check_some_log  # noqa: PLC0415
         from kafkalog.streaming.admin.salvage import salvage as act  # noqa: PLC0415
 
         paths, partitions = _paths_and_partitions(words)
+        check_some_log(paths)
         done = act_if_agreed(
             lambda plans: act(paths, partitions, drop=drop or (), cut=cut or (), dry_run=plans),
             _salvage_loss,
@@ -332,9 +334,9 @@ def _print_removed(removed: Removed) -> None:
 
 
 def _print_left_alone(left_alone: Mapping[str, str]) -> None:
-    """Say which topics were left as they are, and why: of many with one reason, how many."""
+    """Say which topics and partitions were left as they are, and why: of many the first."""
     lines = (f"skipped {name}: {reason}" for name, reason in sorted(left_alone.items()))
-    print_list(lines, "topics that are skipped")
+    print_list(lines, "that are skipped")
 
 
 def shortened_rows(done: Deleted) -> list[dict[str, Any]]:
@@ -438,7 +440,7 @@ def _report_compaction(done: Compacted, *, as_json: bool, dry_run: bool) -> None
     """Print what was found and done, and end with 1 if a person has to decide on something."""
     from kafkalog.streaming.admin.cleaning import keyless_text  # noqa: PLC0415
 
-    rows = _rows(done)
+    rows = _rows(done, dry_run=dry_run)
     deleted = [] if done.retention is None else shortened_rows(done.retention)
     problems = [*done.problems, *(done.retention.problems if done.retention else ())]
     if as_json:
@@ -460,7 +462,8 @@ def _report_compaction(done: Compacted, *, as_json: bool, dry_run: bool) -> None
     end_with(problems, as_json=as_json)
 
 
-def _rows(done: Compacted) -> list[dict[str, Any]]:
+def _rows(done: Compacted, *, dry_run: bool) -> list[dict[str, Any]]:
+    """Return a row for each partition; what is left after a round is not known before it."""
     return [
         {
             **each.topic_partition._asdict(),
@@ -469,9 +472,9 @@ def _rows(done: Compacted) -> list[dict[str, Any]]:
             "rounds": each.rounds,
             "cleanTo": each.clean_to,
             "segmentsBefore": each.segments_before,
-            "segments": each.segments,
+            "segments": None if dry_run else each.segments,
             "bytesBefore": each.bytes_before,
-            "bytes": each.bytes,
+            "bytes": None if dry_run else each.bytes,
             **({"keyless": each.keyless} if each.keyless else {}),
         }
         for each in done.partitions

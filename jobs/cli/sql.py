@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from datetime import datetime
+from itertools import count
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -21,8 +22,11 @@ from kafkalog.jobs.process.arguments import (
     reading_options,
 )
 from kafkalog.jobs.process.running import default_path, leave_out_pandas, print_line
+from kafkalog.model import many
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import pyarrow as pa
 
     from kafkalog.jobs.sql import SqlSession
@@ -175,8 +179,20 @@ def _is_segment(file: object) -> bool:
 def _rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:
     """Return rows as JSON has them; times beyond Python's years are numbers of ms."""
     columns = [[_plain(each) for each in _values(column)] for column in batch.columns]
-    names = batch.schema.names
+    names = _distinct(batch.schema.names)
     return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+
+
+def _distinct(names: Sequence[str]) -> list[str]:
+    """Return names of columns, each once: as in DuckDB, the second ``a`` is ``a_1``.
+
+    A join of two topics has all of their columns twice.
+    """
+    found: dict[str, None] = {}
+    for name in names:
+        numbered = (f"{name}_{number}" for number in count(1))
+        found[name if name not in found else next(n for n in numbered if n not in found)] = None
+    return [*found]
 
 
 def _values(column: pa.Array) -> list[Any]:
@@ -203,7 +219,8 @@ def _plain(value: Any) -> Any:  # noqa: ANN401 - what SQL has
         case dict():
             return {str(name): _plain(each) for name, each in value.items()}
         case list() | tuple():
-            return [_plain(each) for each in value]
+            is_interval = type(value).__name__ == "MonthDayNano"  # Arrow's
+            return _interval(*value) if is_interval else [_plain(each) for each in value]
         case bytes():
             return value.decode("utf-8", "backslashreplace")
         case None | bool() | int() | str():
@@ -211,6 +228,21 @@ def _plain(value: Any) -> Any:  # noqa: ANN401 - what SQL has
         case float() if isfinite(value):  # JSON has no word for others
             return value
     return _moment(value) if isinstance(value, datetime) else str(value)
+
+
+def _interval(months: int, days: int, nanoseconds: int) -> str:
+    """Write an interval as DuckDB does: ``1 year 2 days 03:04:05.678``."""
+    years = int(months / 12)  # towards zero
+    named = ((years, "year"), (months - 12 * years, "month"), (days, "day"))
+    parts = [many(each, of) for each, of in named if each]
+    if nanoseconds or not parts:
+        seconds, rest = divmod(abs(nanoseconds) // 1000, 1_000_000)
+        minutes, seconds = divmod(seconds, 60)
+        hours, minutes = divmod(minutes, 60)
+        below = f".{rest:06d}".rstrip("0") if rest else ""
+        sign = "-" if nanoseconds < 0 else ""
+        parts.append(f"{sign}{hours:02d}:{minutes:02d}:{seconds:02d}{below}")
+    return " ".join(parts)
 
 
 def _moment(value: datetime) -> str:

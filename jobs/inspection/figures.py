@@ -10,6 +10,7 @@ import numpy as np
 
 from kafkalog.jobs.inspection.log_dirs import partitions_of, source_options
 from kafkalog.jobs.inspection.records import read_in_threads
+from kafkalog.model import NO_TIMESTAMP
 from kafkalog.streaming.log.files import LOG, parse_base_offset
 from kafkalog.streaming.options.declaring import warn_ignored
 from kafkalog.streaming.options.read_options import ReadOptions
@@ -83,16 +84,13 @@ class PartitionCount:
         self.producers.update(producers[producers >= 0].tolist())
 
     def _add_times(self, table: BatchTable) -> None:
-        base = table.base_timestamp
-        base = base[base >= 0]
         # records may be earlier than the smallest base timestamp, as in any log of Kafka's
-        earliest = latest = int(table.max_timestamp.max())
-        if len(base):
-            earliest, latest = min(earliest, int(base.min())), max(latest, int(base.max()))
-        for stamp in (earliest, latest):
-            if stamp >= 0:
-                self.first = stamp if self.first is None else min(self.first, stamp)
-                self.last = stamp if self.last is None else max(self.last, stamp)
+        for stamps in (table.base_timestamp, table.max_timestamp):
+            known = stamps[stamps != NO_TIMESTAMP]
+            if len(known):
+                first, last = int(known.min()), int(known.max())
+                self.first = first if self.first is None else min(self.first, first)
+                self.last = last if self.last is None else max(self.last, last)
 
     def row(self, key: TopicPartition) -> Row:
         """Return it as a row of plain values."""

@@ -12,6 +12,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 from kafkalog.files.system import system
+from kafkalog.model import NO_TIMESTAMP
 from kafkalog.streaming.options.quantities import shown_time
 
 if TYPE_CHECKING:
@@ -134,7 +135,7 @@ def _shown(name: str, value: Any) -> Any:  # noqa: ANN401 - what rows hold
         return shown_size(value)
     if name in _DURATIONS:
         return shown_duration(value)
-    if name in _TIMES | _AGED_TIMES and value < 0:
+    if name in _TIMES | _AGED_TIMES and value == NO_TIMESTAMP:
         return None
     if name in _TIMES:
         return shown_time(value)

@@ -53,7 +53,7 @@ from kafkalog.streaming.store.replicas.quorum import Quorum
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
     from pathlib import Path
 
@@ -187,6 +187,16 @@ class CleanedPartition:
         if cleanable is None:
             return cls(key, path, 0.0, log.bounds.log_start)
         return cls(key, path, cleanable.dirty_ratio, cleanable.first_dirty_offset)
+
+    def planned(self, end: int, sizes: Iterable[tuple[int, int]]) -> CleanedPartition:
+        """Return what a round would replace: the segments below ``end``, a base offset and a size.
+
+        How many bytes it would leave, only the round itself finds out.
+        """
+        old = [size for base, size in sizes if base < end]
+        return replace(
+            self, rounds=1, clean_to=end, segments_before=len(old), bytes_before=sum(old)
+        )
 
     def after(self, round_: CleanedLog, count: tuple[int, int]) -> CleanedPartition:
         """Add a round that has replaced segments; ``count`` is how many, and by how many."""

@@ -11,7 +11,7 @@ Source: Kafka ``LogCleaner``, ``LogCleanerManager.grabFilthiestCompactedLog``.
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -181,7 +181,7 @@ def compact(
     plan = plan_compaction(paths, wanted, dry_run=dry_run)
     done = Compacted(plan.set_id, [*plan.clean], plan.left_alone, plan.problems, plan.removed)
     if dry_run:
-        done.partitions += [replace(each.found, rounds=1) for each in plan.due]
+        done.partitions += [each.found for each in plan.due]
     else:
         _clean_all(plan.due, wanted, done, progress)
     done.partitions.sort(key=lambda each: each.topic_partition)
@@ -216,6 +216,9 @@ def plan_compaction(
             if wanted.forces:
                 plan.left_alone[str(log.where.topic_partition)] = _NOTHING_DUE
             continue
+        if dry_run:
+            sizes = ((each.base_offset, each.size) for each in log.segments)
+            found = found.planned(cleanable.end_offset, sizes)
         task = CleaningTask(
             parse_paths(paths),
             log.where.topic_partition,
@@ -469,7 +472,8 @@ def _compact_in_bucket(
             if not is_due(cleanable, config, forces=wanted.forces):
                 break
             if dry_run:
-                total = replace(total, rounds=1)
+                sizes = ((each.base_offset, each.size) for each in partition.segments)
+                total = total.planned(cleanable.end_offset, sizes)
                 break
             cleaned, counts = _clean_in_bucket(partition, cleanable, config, wanted, now_ms)
             if cleaned is None:

@@ -307,6 +307,11 @@ def test_verify_prints_problems_and_a_summary(log: Path) -> None:
     segment, last = call_json("verify", log)
     assert (segment["segment"], segment["problem"]) == (f"{0:020d}.log", None)
     assert last == summary
+    done = CliRunner().invoke(app, ["verify", str(log), "--output", "csv"])
+    assert done.stdout == (
+        f"topic,partition,segment,batches,bytes,problem\nt,0,{0:020d}.log,1,{size},\n"
+    )
+    assert done.stderr == text
     os.truncate(log / "t-0" / f"{0:020d}.log", 0)
     code, text = call("verify", log)
     assert code == 1
@@ -337,6 +342,11 @@ def test_what_is_not_there_is_said(
     shutil.rmtree(log / "t-0")
     assert call(command, log)[0] == 0
     assert "holds no partition yet; the sink has written there" in caplog.text
+
+
+def test_a_disk_that_is_not_mounted_is_not_called_sound(tmp_path: Path) -> None:
+    code, text = call("salvage", tmp_path)
+    assert (code, f"{tmp_path.name} is empty" in text) == (2, True)
 
 
 def test_a_topic_that_is_not_there_is_told_from_those_that_are(log: Path) -> None:

@@ -41,10 +41,13 @@ def test_compact_says_what_it_cleans_and_what_it_leaves_alone(log: Path) -> None
     assert "dry run: nothing was changed" in text
     assert "skipped kept: cleanup.policy is delete" in text
     assert len(read(log, T0)) == 3
+    _, text = call("compact", log, "--json", "--dry-run")
+    (planned,) = json.loads(text)["partitions"]
     code, text = call("compact", log, "--json")
     assert code == 0
     (done,) = map(json.loads, text.splitlines())
     (row,) = done["partitions"]
+    assert planned == row | {"segments": None, "bytes": None}, "what is left is found out later"
     assert row | {"bytes": 0, "bytesBefore": 0, "path": ""} == {
         "topic": "t",
         "partition": 0,

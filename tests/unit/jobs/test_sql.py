@@ -80,6 +80,32 @@ def test_a_table_on_a_terminal_and_an_object_a_line_with_json(log: Path) -> None
     assert (code, text.splitlines()) == (0, ['{"value": "x"}', '{"one": 1}'])
 
 
+def test_each_column_is_shown_though_several_have_one_name(log: Path) -> None:
+    """As in each join of two topics."""
+    query = (
+        'select l."offset", r."offset", 3 offset_1 from t l join "a.b" r on l."offset" = 1 limit 1'
+    )
+    assert call(log, query, "--json") == (0, '{"offset": 1, "offset_1": 0, "offset_1_1": 3}\n')
+    assert call(log, query)[1].split() == ["offset", "offset_1", "offset_1_1", "1", "0", "3"]
+
+
+@pytest.mark.parametrize(
+    ("interval", "expected"),
+    [
+        ("73 second", "00:01:13"),
+        ("1 day", "1 day"),
+        ("0 day", "00:00:00"),
+        ("14 month", "1 year 2 months"),
+        ("(-90) minute", "-01:30:00"),
+        ("1500 millisecond", "00:00:01.5"),
+    ],
+)
+def test_an_interval_is_shown_as_duckdb_shows_it(log: Path, interval: str, expected: str) -> None:
+    query = f"select interval {interval} age, [interval {interval}] ages, age::text text"
+    _, text = call(log, query, "--json")
+    assert json.loads(text) == {"age": expected, "ages": [expected], "text": expected}
+
+
 def test_names_that_differ_in_case_alone_each_have_a_table_with_a_number(tmp_path: Path) -> None:
     for topic, value in (("weird", "low"), ("Weird", "high"), ("batches", "of"), ("t", "one")):
         kafkalog.append(tmp_path, topic, pa.table({"value": [value]}))

@@ -220,6 +220,17 @@ def test_rows_for_people_have_units_and_no_raw_times(monkeypatch: pytest.MonkeyP
     assert later["lastTimestamp"].endswith("(in 1 min)")
 
 
+def test_times_before_1970_are_times_and_only_minus_one_is_none(tmp_path: Path) -> None:
+    stamps = pa.array([-1000, -5, 7], pa.timestamp("ms"))
+    kafkalog.append(tmp_path, "t", pa.table({"value": ["a", "b", "c"], "timestamp": stamps}))
+    (row,) = counted(tmp_path)
+    assert (row["firstTimestamp"], row["lastTimestamp"]) == (-1000, 7)
+    assert for_people({"timestamp": -5, "maxTimestamp": -1}) == {
+        "timestamp": "1969-12-31T23:59:59.995Z",
+        "maxTimestamp": None,
+    }
+
+
 @pytest.mark.parametrize("command", ["topics", "describe", "stats", "verify --all"])
 def test_tables_show_sizes_with_units_and_json_exact_ones(tmp_path: Path, command: str) -> None:
     kafkalog.append(tmp_path, "t", pa.table({"value": ["x" * 5000]}))
