@@ -18,7 +18,7 @@ from kafkalog.jobs.process.arguments import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from kafkalog.jobs.inspection.records import RecordFilter, Search
 
@@ -47,6 +47,7 @@ __all__ = [
     "Until",
     "Words",
     "data_of",
+    "each_topic",
     "topics_there",
     "with_tier",
 ]
@@ -104,6 +105,12 @@ Topics = Annotated[
         autocompletion=topics_there,
     ),
 ]
+
+
+def each_topic(topics: Iterable[str] | None) -> list[str | None]:
+    """Return the topics that ``--topic`` names, each once; None alone where it names none."""
+    names = [name.strip() for each in topics or () for name in each.split(",")]
+    return [*dict.fromkeys(filter(None, names))] or [None]
 
 
 # ----------------------------------------------------------------------------------------------

@@ -53,7 +53,7 @@ _ONE: Final = {
 @given.with_tier
 def verify(
     paths: Paths,
-    topic: TopicName = None,
+    topic: given.Topics = None,
     show_all: Annotated[
         bool, typer.Option("--all", "-v", help="Print sound segments too.")
     ] = False,
@@ -64,7 +64,8 @@ def verify(
     with one_line_errors():
         from kafkalog.jobs.inspection.batches import summary_of, verify_logs  # noqa: PLC0415
 
-        rows = verify_logs(tier.below(paths), topic)
+        there = tier.below(paths)
+        rows = [row for each in given.each_topic(topic) for row in verify_logs(there, each)]
     summary = summary_of(rows)
     shown = [row for row in rows if show_all or as_json or row["problem"]]
     if as_json:

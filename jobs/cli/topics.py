@@ -15,7 +15,8 @@ from kafkalog.jobs.cli.arguments import (
     Paths,
     Tier,
     Topic,
-    TopicName,
+    Topics,
+    each_topic,
     with_tier,
 )
 from kafkalog.jobs.cli.output import (
@@ -61,25 +62,27 @@ def topics(paths: Paths, as_json: Json = False, tier: Tier = NO_TIER) -> None:
 
 @with_tier
 def describe(
-    paths: Paths, topic: TopicName = None, as_json: Json = False, tier: Tier = NO_TIER
+    paths: Paths, topic: Topics = None, as_json: Json = False, tier: Tier = NO_TIER
 ) -> None:
     """Show partitions: where they lie, their offsets, segments, sizes and settings."""
     with one_line_errors():
         from kafkalog.jobs.inspection.topics import describe_partitions  # noqa: PLC0415
 
-        rows = describe_partitions(tier.below(paths), topic)
+        there = tier.below(paths)
+        rows = [row for each in each_topic(topic) for row in describe_partitions(there, each)]
     print_rows(rows, as_json=as_json, spare=("topicId", "retention", "unfinished", "segments"))
 
 
 @with_tier
 def offsets(
-    paths: Paths, topic: TopicName = None, as_json: Json = False, tier: Tier = NO_TIER
+    paths: Paths, topic: Topics = None, as_json: Json = False, tier: Tier = NO_TIER
 ) -> None:
     """Show the first and the committed end offset of each partition."""
     with one_line_errors():
         from kafkalog.jobs.inspection.topics import list_offsets  # noqa: PLC0415
 
-        rows = list_offsets(tier.below(paths), topic)
+        there = tier.below(paths)
+        rows = [row for each in each_topic(topic) for row in list_offsets(there, each)]
     print_rows(rows, as_json=as_json)
     exit_if(row["missing"] for row in rows)
 
@@ -87,7 +90,7 @@ def offsets(
 @with_tier
 def tiers(
     paths: Paths,
-    topic: TopicName = None,
+    topic: Topics = None,
     settings: SETTINGS = None,  # noqa: ARG001 - they are the tier's
     as_json: Json = False,
     tier: Tier = NO_TIER,
@@ -97,7 +100,8 @@ def tiers(
         from kafkalog.jobs.inspection.tiers import list_tiers, tiered_paths  # noqa: PLC0415
 
         remote = tier.settings.get("remote.path")  # without it, the path is the tier
-        rows = list_tiers(tiered_paths(paths, remote, tier.settings), topic)
+        there = tiered_paths(paths, remote, tier.settings)
+        rows = [row for each in each_topic(topic) for row in list_tiers(there, each)]
     shown = rows if as_json else [_shown_tier(row) for row in rows]
     spare = ("topicId", "path", "localSegments", "remoteStart", "remoteEnd", "localStart")
     print_rows(shown, as_json=as_json, spare=spare)
@@ -318,7 +322,7 @@ _SPARE: Final = (
 @with_tier
 def stats(
     paths: Paths,
-    topic: TopicName = None,
+    topic: Topics = None,
     settings: SETTINGS = None,
     as_json: Json = False,
     tier: Tier = NO_TIER,
@@ -327,5 +331,8 @@ def stats(
     with one_line_errors(), progress_bar() as told:
         from kafkalog.jobs.inspection.figures import count_partitions  # noqa: PLC0415
 
-        rows = count_partitions(tier.below(paths), topic, pairs(settings), told)
+        there, given = tier.below(paths), pairs(settings)
+        rows = [
+            row for each in each_topic(topic) for row in count_partitions(there, each, given, told)
+        ]
     print_rows(rows, as_json=as_json, spare=_SPARE)

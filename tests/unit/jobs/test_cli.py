@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import fsspec
+import pyarrow as pa
 import pytest
 from tests.support.killing import count_calls, run_and_kill
 from tests.support.log_files import flip
@@ -21,6 +22,7 @@ from tests.support.sinking import Writer, rows, values_of
 from tests.support.tiers import KafkaTier, write_log, write_metadata
 from typer.testing import CliRunner
 
+import kafkalog
 from kafkalog.checkpoints.broker import (
     CLEAN_SHUTDOWN,
     HIGH_WATERMARK,
@@ -342,6 +344,16 @@ def test_what_is_not_there_is_said(
     shutil.rmtree(log / "t-0")
     assert call(command, log)[0] == 0
     assert "holds no partition yet; the sink has written there" in caplog.text
+
+
+@pytest.mark.parametrize("command", ["describe", "offsets", "stats", "verify"])
+def test_several_topics_are_looked_at_with_commas_or_repeated(log: Path, command: str) -> None:
+    for name in ("u", "u-0", "v"):
+        kafkalog.append(log, name, pa.table({"value": ["a"]}))
+    rows = call_json(command, log, "-t", "v,u", "-t", "u-0", "-t", "u")
+    assert [row["topic"] for row in rows if "topic" in row] == ["v", "u", "u-0"]
+    code, text = call(command, log, "-t", "u,typo")
+    assert (code, "no partition of topic typo" in text) == (2, True)
 
 
 def test_a_disk_that_is_not_mounted_is_not_called_sound(tmp_path: Path) -> None:
