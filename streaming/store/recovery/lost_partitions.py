@@ -61,18 +61,21 @@ class MissingMembers(NamedTuple):
 
     ``given`` are its members that are there. ``without_state`` were given and hold no commit state:
     one of these is what is left of a member, such as the mount point of a disk that is not mounted.
-    Without any, somebody gave fewer directories than the set has, and meant it.
+    ``given_twice`` are other paths to members that are given, such as a link that leads to another
+    disk than it should. Without any of both, somebody gave fewer directories than the set has, and
+    meant it.
     """
 
     set_id: str
     members: int
     given: tuple[Path, ...]
     without_state: tuple[Path, ...]
+    given_twice: tuple[Path, ...] = ()
 
     @property
     def are_lost(self) -> bool:
         """Whether they are meant to be there, as far as one can tell."""
-        return bool(self.without_state)
+        return bool(self.without_state or self.given_twice)
 
     def __str__(self) -> str:
         """Say what is missing, to whoever reads."""
@@ -92,6 +95,11 @@ class MissingMembers(NamedTuple):
 
     @property
     def _lost_text(self) -> str:
+        if not self.without_state:
+            return (
+                f"{self._count_text} are missing, and {_listed(self.given_twice)} leads to one "
+                "that is given already: look where its link, or its mount, should lead"
+            )
         return (
             f"{self._count_text} are missing, and {_listed(self.without_state)} holds no "
             f"{STATE_FILE}: a disk may not be mounted there"
@@ -112,11 +120,18 @@ def missing_members(committed: Committed, directories: Sequence[Path]) -> Missin
     state = committed.state
     if state is None or state.sequence == 0 or state.is_replicated:
         return None
-    known = {folder: committed.members[folder] for folder in directories if _has(committed, folder)}
-    if not known or set(state.member_ids) <= set(known.values()):
+    known: dict[str, Path] = {}
+    twice, without = [], []
+    for folder in directories:
+        member = committed.members.get(folder)
+        if member is None:
+            without.append(folder)
+        elif known.setdefault(member, folder) != folder:
+            twice.append(folder)
+    if not known or set(state.member_ids) <= known.keys():
         return None
-    without = tuple(folder for folder in directories if folder not in known)
-    return MissingMembers(state.set_id, len(state.member_ids), tuple(known), without)
+    given = tuple(known.values())
+    return MissingMembers(state.set_id, len(state.member_ids), given, tuple(without), tuple(twice))
 
 
 def refuse_mount_points(folders: Sequence[Path]) -> None:
@@ -144,10 +159,6 @@ def refuse_mount_points(folders: Sequence[Path]) -> None:
 
 def _are_ours(folders: Sequence[Path]) -> bool:
     return all((folder / LOCK_FILE).exists() for folder in folders)
-
-
-def _has(committed: Committed, folder: Path) -> bool:
-    return folder in committed.members
 
 
 def lost_partitions(topic: TopicState, there: Collection[TopicPartition]) -> list[int]:

@@ -9,10 +9,11 @@ import pytest
 from tests.support.sinking import Writer, rows, values_of
 from tests.support.states import ends_of
 
+import kafkalog
 from kafkalog.checkpoints.broker import PARTITION_METADATA
 from kafkalog.checkpoints.intent import INTENT_FILE
 from kafkalog.checkpoints.state_file import load_state
-from kafkalog.errors import LogDirectoryError
+from kafkalog.errors import DataLossError, LogDirectoryError
 from kafkalog.jobs.inspection.batches import verify_logs
 from kafkalog.streaming.admin.broker.handover import hand_over, take_over
 from kafkalog.streaming.admin.recovery import recover
@@ -125,3 +126,20 @@ def test_a_loss_is_told_beside_a_damaged_log_of_the_same_topic(writer: Writer) -
         (folder_of(writer, number) / f"{0:020d}.log").write_bytes(b"")
     problems = recover(paths_of(writer)).problems
     assert any("t-2 up to offset 1" in problem for problem in problems)
+
+
+def test_a_directory_that_leads_to_another_one_of_the_set_is_missing(writer: Writer) -> None:
+    """As a link or a mount does that is set up wrongly: nobody left that disk out on purpose."""
+    first, second = writer.directories
+    away = second.rename(second.with_name("away"))
+    second.symlink_to(first)
+    with pytest.raises(DataLossError, match=f"{second} leads to one that is given already"):
+        kafkalog.read(paths_of(writer), "t")
+    with pytest.raises(LogDirectoryError, match="given twice"):
+        write(writer, 1)
+    second.unlink()
+    away.rename(second)
+    linked = [folder.with_name(f"to-{folder.name}") for folder in writer.directories]
+    for link, folder in zip(linked, writer.directories, strict=True):
+        link.symlink_to(folder)
+    assert kafkalog.read(linked, "t").read_all().num_rows == len(NUMBERS)
