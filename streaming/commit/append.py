@@ -9,7 +9,12 @@ import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from kafkalog.checkpoints.broker import LEADER_EPOCHS, PARTITION_METADATA, read_topic_id
+from kafkalog.checkpoints.broker import (
+    LEADER_EPOCHS,
+    LOG_START_OFFSET,
+    PARTITION_METADATA,
+    read_topic_id,
+)
 from kafkalog.checkpoints.commit_state import DEFAULT_EXPIRATION_MS, PartitionState
 from kafkalog.checkpoints.intent import (
     IntendedPartition,
@@ -332,9 +337,11 @@ class AppendersOfSet:
 
 
 def _stamps(appender: PartitionAppender) -> tuple[_Stamp, ...]:
+    """Return the stamps of the files that an appender knows, and of what may hide their records."""
     folder, base = str(appender.directory), appender.active_base_offset
-    names = (file_name(base, suffix) for suffix in (LOG, OFFSET_INDEX, TIME_INDEX))
-    return tuple(_stamp(f"{folder}/{name}") for name in names)
+    files = [f"{folder}/{file_name(base, kind)}" for kind in (LOG, OFFSET_INDEX, TIME_INDEX)]
+    files.append(f"{folder.rpartition('/')[0]}/{LOG_START_OFFSET}")
+    return tuple(map(_stamp, files))
 
 
 def _stamp(path: Path | str) -> _Stamp:

@@ -12,17 +12,20 @@ from tests.support.logs import Row, append_batch, batch_bytes
 from tests.support.sinking import Writer, adopt_small_files, rows, values_of
 
 from kafkalog.checkpoints.broker import (
+    LOG_START_OFFSET,
     META_PROPERTIES,
     LeaderEpoch,
     new_topic_id,
     read_leader_epochs,
     read_topic_id,
     write_leader_epochs,
+    write_offset_checkpoint,
     write_topic_id,
 )
 from kafkalog.checkpoints.state_file import load_state
 from kafkalog.checkpoints.topic_ids import note_changed_ids
 from kafkalog.errors import LogDirectoryError
+from kafkalog.model import TopicPartition
 from kafkalog.streaming.commit import append as kept_appenders
 from kafkalog.streaming.commit.append import AppenderCache
 from kafkalog.streaming.commit.tail_recovery import TailRecovery
@@ -263,3 +266,17 @@ def test_ids_that_a_handover_has_begun_to_change_are_looked_at(tmp_path: Path) -
     write_topic_id(tmp_path / "t-1", other)
     with pytest.raises(LogDirectoryError, match="handover"):
         writer.write(2, rows(["c"], partitions=[0]))
+
+
+def test_a_log_start_that_somebody_wrote_meanwhile_is_seen(tmp_path: Path) -> None:
+    """What is appended below it would be hidden from all readers."""
+    writer = Writer(tmp_path, topic="t")
+    for batch_id in range(2):
+        writer.write(batch_id, one_row("a"))
+    runs = writer.stage(2, one_row("b"))
+    write_offset_checkpoint(tmp_path, LOG_START_OFFSET, {TopicPartition("t", 0): 99})
+    with pytest.raises(LogDirectoryError, match="99"):
+        writer.commit(2, runs)
+    (tmp_path / LOG_START_OFFSET).unlink()
+    writer.commit(2, runs)
+    assert values_of([tmp_path], "t") == {0: ["a", "a", "b"]}
