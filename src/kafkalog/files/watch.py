@@ -169,7 +169,7 @@ _EVENT: Final = struct.Struct("iIII")
 _EVENTS_BYTES: Final = 64 << 10
 _LONGEST_EVENT: Final = _EVENT.size + 256
 _MOVED_FROM, _MOVED_TO, _CREATE, _DELETE = 0x40, 0x80, 0x100, 0x200
-_OVERFLOW, _IGNORED, _ONLY_FOLDERS = 0x4000, 0x8000, 0x1000000
+_UNMOUNT, _OVERFLOW, _IGNORED, _ONLY_FOLDERS = 0x2000, 0x4000, 0x8000, 0x1000000
 _MASK: Final = _MOVED_FROM | _MOVED_TO | _CREATE | _DELETE | _ONLY_FOLDERS
 
 
@@ -233,7 +233,7 @@ class _FolderEvents:
     def _note(self, watch: int, mask: int, name: str) -> None:
         if mask & _OVERFLOW:
             self._pending.clear()
-        elif mask & _IGNORED:  # the folder was removed
+        elif mask & (_IGNORED | _UNMOUNT):  # the folder was removed, or its disk
             self._pending.pop(watch, None)
         elif watch in self._pending:
             self._pending[watch].append(NameChange(name, bool(mask & (_CREATE | _MOVED_TO))))

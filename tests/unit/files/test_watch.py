@@ -4,7 +4,8 @@ import os
 import time
 from typing import TYPE_CHECKING
 
-from kafkalog.files.watch import Watch, Watched
+from kafkalog.files.system import remembered
+from kafkalog.files.watch import Watch, Watched, _FolderEvents, name_changes, watch_names
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -70,3 +71,15 @@ def test_every_file_of_a_value_is_looked_at(tmp_path: Path) -> None:
     watched.forget()
     assert watched.refresh()
     assert not watched.refresh()
+
+
+def test_nothing_is_known_of_a_folder_whose_disk_was_unmounted(tmp_path: Path) -> None:
+    """That event comes without a name."""
+    watch = watch_names(str(tmp_path))
+    assert name_changes(watch) is None
+    (tmp_path / "t-0").mkdir()
+    assert name_changes(watch) == [("t-0", True)]
+    events = remembered(_FolderEvents)
+    events._note(watch, 0x2000, "")
+    events._note(watch, 0x8000, "")
+    assert name_changes(watch) is None
