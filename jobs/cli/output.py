@@ -188,7 +188,7 @@ def print_rows(
         # echo would write letters that the terminal lacks
         _standard_output().write(f"{line}\n")
     if count < len(rows):
-        print_line(f"… and {len(rows) - count:,} more: -v shows all")
+        print_line(f"… and {len(rows) - count:,} more: -v shows them")
 
 
 def print_screen(lines: Sequence[str], *, more: str) -> None:

@@ -393,7 +393,7 @@ def summary_of(facts: Facts, findings: Sequence[Finding]) -> Row:
         "partitions": len(facts.measured),
         "records": sum(row["records"] for row in counts) if is_known else None,
         "batches": sum(row["batches"] for row in counts) if is_known else None,
-        "bytes": sum(row["bytes"] for row in facts.topics),
+        "bytes": sum(row["bytes"] for row in topic_rows(facts)),
         "firstTimestamp": min(firsts, default=None),
         "lastTimestamp": max(lasts, default=None),
         "groups": None if "groups" in facts.unknown else len({r["group"] for r in facts.groups}),

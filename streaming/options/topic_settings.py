@@ -50,12 +50,15 @@ def _setting(name: str, default: object, parse: Callable[[str, str], object]) ->
     return field(default=default, metadata={_NAME: name, _PARSE: parse})
 
 
+_EXAMPLES: Final = {"ms": ", or such as 7d", "bytes": ", or such as 1g"}
+
+
 def _integer(low: int, high: int) -> Callable[[str, str], int]:
     def parse(name: str, text: str) -> int:
         try:
             number = int(text)
         except ValueError:
-            hint = quantity_hint(name, text)
+            hint = quantity_hint(name, text) or _EXAMPLES.get(name.rpartition(".")[2], "")
             raise OptionError(f"{name} is {text!r}, expected an integer{hint}") from None
         if not low <= number <= high:
             raise OptionError(f"{name} is {number}, expected a number from {low} to {high}")

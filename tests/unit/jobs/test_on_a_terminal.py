@@ -339,6 +339,6 @@ def test_no_table_is_longer_than_the_screen_unless_somebody_asks(
     monkeypatch.setattr("kafkalog.jobs.inspection.lag.LagMeter.look", lambda _: rows)
     _, lines = seen([*line.split(), "log"], monkeypatch)
     assert len(lines) < 40
-    assert re.fullmatch(r"… and 9\d\d more: -v shows all", lines[-1])
+    assert re.fullmatch(r"… and 9\d\d more: -v shows them", lines[-1])
     _, every = seen([*line.split(), "log", "-v"], monkeypatch)
     assert len(every) >= 1000
