@@ -90,10 +90,10 @@ def _gzip_level(name: str, text: str) -> int:
     return level
 
 
-_OLD_COMPRESSION_TYPES: Final = ("producer", "uncompressed", "gzip", "snappy", "lz4")
-COMPRESSION_TYPES: Final = (*_OLD_COMPRESSION_TYPES, "zstd")
+_SINCE_V2: Final = ("zstd",)
+COMPRESSION_TYPES: Final = ("producer", "uncompressed", "gzip", "snappy", "lz4", *_SINCE_V2)
 """What a topic may say; each codec by its name, ``none`` as ``uncompressed``. Message formats
-before v2 take the old ones."""
+before v2 have none of ``_SINCE_V2``."""
 
 
 def _compression_type(name: str, text: str) -> str:
@@ -180,7 +180,7 @@ class LogConfig:
                 f"min.compaction.lag.ms is {self.min_compaction_lag_ms}, expected at most "
                 f"max.compaction.lag.ms, which is {self.max_compaction_lag_ms}"
             )
-        if self.magic < 2 and self.compression_type not in _OLD_COMPRESSION_TYPES:
+        if self.magic < 2 and self.compression_type in _SINCE_V2:
             raise OptionError(
                 f"compression.type is {self.compression_type} and message.format is "
                 f"{self.message_format}: {self.compression_type} came with v2, older formats take "

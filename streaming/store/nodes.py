@@ -226,9 +226,7 @@ def write_state(
         # From here on nothing may raise: it is the commit.
         renamed = [first, *filter(_follows, others)]
         for each in renamed:
-            if not each.is_shared:  # renamed by now, which shows in its stamp
-                with suppress(OSError):  # else it is read again
-                    note_published(each.folder, each.state, stamp_from(os.fstat(each.descriptor)))
+            each.note_published()
     folders = [each.folder for each in renamed]
     failure = _sync(folders)
     if content.new_snapshot:
@@ -245,6 +243,12 @@ class _Prepared(NamedTuple):
     suffix: str
     is_shared: bool
     descriptor: int
+
+    def note_published(self) -> None:
+        """Note the file, renamed by now, which shows in its stamp; else it is read again."""
+        if not self.is_shared:
+            with suppress(OSError):
+                note_published(self.folder, self.state, stamp_from(os.fstat(self.descriptor)))
 
 
 def _prepared(

@@ -38,6 +38,7 @@ READERS: Final = {
 NAMING: Final = {
     "checkpoints/broker.py": "has the format",
     "streaming/commit/tail_recovery.py": "in messages",
+    "streaming/commit/append.py": "looks whether one was written that may hide what it appends",
     "streaming/admin/backup.py": "copies what they say of a partition",
     "streaming/admin/nodes/replicas.py": "whether a replica comes any further",
     "streaming/store/replicas/open_nodes.py": "distrusts what a node says that lost its state",
