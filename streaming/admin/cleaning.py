@@ -29,7 +29,7 @@ from kafkalog.errors import LogDirectoryError, UnknownTopicOrPartitionError
 from kafkalog.files.deferred_signals import check_interrupt, shielded
 from kafkalog.files.system import system
 from kafkalog.model import many
-from kafkalog.streaming.admin.old_segments import ManagedLog, opened_logs
+from kafkalog.streaming.admin.old_segments import ManagedLog, OldSegment, opened_logs
 from kafkalog.streaming.commit.states import all_durable, make_left_durable
 from kafkalog.streaming.log.compaction.cleanable import find_cleanable
 from kafkalog.streaming.log.compaction.cleaner import clean_log
@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from pathlib import Path
 
+    from kafkalog.checkpoints.bucket_state import Extent
     from kafkalog.model import TopicPartition
     from kafkalog.streaming.log.compaction.cleanable import Cleanable, SourceSegment
     from kafkalog.streaming.log.compaction.cleaner import CleanedGroup, CleanedLog
@@ -188,12 +189,12 @@ class CleanedPartition:
             return cls(key, path, 0.0, log.bounds.log_start)
         return cls(key, path, cleanable.dirty_ratio, cleanable.first_dirty_offset)
 
-    def planned(self, end: int, sizes: Iterable[tuple[int, int]]) -> CleanedPartition:
-        """Return what a round would replace: the segments below ``end``, a base offset and a size.
-
-        How many bytes it would leave, only the round itself finds out.
-        """
-        old = [size for base, size in sizes if base < end]
+    def planned(
+        self, cleanable: Cleanable, segments: Iterable[OldSegment | Extent]
+    ) -> CleanedPartition:
+        """Return what a round would replace. What it would leave, only itself finds out."""
+        end = cleanable.end_offset
+        old = [each.size for each in segments if each.base_offset < end]
         return replace(
             self, rounds=1, clean_to=end, segments_before=len(old), bytes_before=sum(old)
         )

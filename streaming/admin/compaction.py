@@ -210,15 +210,13 @@ def plan_compaction(
             plan.problems.append(said_of_file(error))
             continue
         found = CleanedPartition.of(log, cleanable)
-        config = LogConfig.of_topic(settings)
-        if not is_due(cleanable, config, forces=wanted.forces):
+        if not is_due(cleanable, LogConfig.of_topic(settings), forces=wanted.forces):
             plan.clean.append(found)
             if wanted.forces:
                 plan.left_alone[str(log.where.topic_partition)] = _NOTHING_DUE
             continue
         if dry_run:
-            sizes = ((each.base_offset, each.size) for each in log.segments)
-            found = found.planned(cleanable.end_offset, sizes)
+            found = found.planned(cleanable, log.segments)
         task = CleaningTask(
             parse_paths(paths),
             log.where.topic_partition,
@@ -472,8 +470,7 @@ def _compact_in_bucket(
             if not is_due(cleanable, config, forces=wanted.forces):
                 break
             if dry_run:
-                sizes = ((each.base_offset, each.size) for each in partition.segments)
-                total = total.planned(cleanable.end_offset, sizes)
+                total = total.planned(cleanable, partition.segments)
                 break
             cleaned, counts = _clean_in_bucket(partition, cleanable, config, wanted, now_ms)
             if cleaned is None:

@@ -370,17 +370,15 @@ def take_over(
 ) -> RecoveryReport:
     """Let our sink continue after a broker that has stopped, or was killed.
 
-    Torn tails are cut off as the broker would, but nothing that was acknowledged or flushed; the
-    commit state moves to the log ends. A directory that only brokers have written to becomes a set
-    of ours, with the settings that the cluster gave to its topics. A high watermark above the end
-    of a whole log is lowered, and partitions that are gone are forgotten, with a warning. Where
-    there is a problem, such as an open transaction, the state of that partition is left as it was.
+    Torn tails are cut as the broker would, nothing that was acknowledged or flushed; the commit
+    state moves to the log ends. A broker's directory becomes a set of ours, with its cluster's
+    settings. A high watermark above a whole log is lowered, and partitions that are gone are
+    forgotten, with a warning. One with a problem, as an open transaction, is left as it was.
 
     With ``aborts_open`` these are ended, for a broker that will not start again: as coordinators
-    decided, else as aborted. ``transaction_state`` are directories with more of
-    ``__transaction_state``. What that does not tell of is a problem, but for ``abort_producers``.
-    ``partitions`` are how many topics have, where nothing here tells. With ``dry_run`` nothing is
-    changed, nor locked. ``cluster_metadata`` is of a replicated set: see :func:`hand_over`.
+    decided, else as aborted. ``transaction_state``: directories with more of that topic. What it
+    does not tell of is a problem, but for ``abort_producers``. ``partitions``: how many topics
+    have, where nothing here tells. ``cluster_metadata``: see :func:`hand_over`.
 
     Raises:
         LogDirectoryError: the broker is still running; or ``transaction_state`` is no directory.
