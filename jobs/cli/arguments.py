@@ -15,10 +15,11 @@ from kafkalog.jobs.process.arguments import (
     pairs,
     point_in_time,
     refuse_all_but_stores,
+    split_names,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from kafkalog.jobs.inspection.records import RecordFilter, Search
 
@@ -107,10 +108,9 @@ Topics = Annotated[
 ]
 
 
-def each_topic(topics: Iterable[str] | None) -> list[str | None]:
-    """Return the topics that ``--topic`` names, each once; None alone where it names none."""
-    names = [name.strip() for each in topics or () for name in each.split(",")]
-    return [*dict.fromkeys(filter(None, names))] or [None]
+def each_topic(topics: Iterable[str] | None) -> Sequence[str | None]:
+    """Return the topics that ``--topic`` names; None alone, for all, where it is not given."""
+    return split_names(topics) if topics else [None]
 
 
 # ----------------------------------------------------------------------------------------------

@@ -267,9 +267,9 @@ def sync(descriptor: int) -> None:
 
 
 def close_quietly(descriptor: int) -> None:
-    """Close a file that was only read, or synced, or of which nobody needs what was written.
+    """Close a file, and ignore an error: it was only read, is synced, or its content is not needed.
 
-    A file system of a network may answer with an error (close(2)). The file is closed all the same,
+    A network file system may report an error at close (close(2)). The file is closed all the same,
     and what was synced is there.
     """
     with suppress(OSError):

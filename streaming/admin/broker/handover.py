@@ -8,6 +8,14 @@ What a cluster (KRaft) knows about topics is in its metadata log, not in log dir
 topics there first, and give their ids to :func:`hand_over`, or a broker takes the folders for those
 of topics that were deleted, and renames them to ``-stray``.
 
+A takeover cuts torn tails as the broker would, but nothing that was acknowledged or flushed. The
+commit state moves to the log ends, and high watermarks of a broker's ``__consumer_offsets`` do. A
+directory that only brokers have written to becomes a set of ours. Topics get the settings that the
+broker's cluster has given to them. A high watermark above the end of a whole log is lowered, with a
+warning. Where a problem was found, such as a transaction that is still open, the state of that
+partition is left as it was. Partitions that are gone are forgotten, with a warning. Consumer groups
+have no members after that.
+
 Source: Kafka ``LogManager``, ``LogLoader``, ``MetaPropertiesEnsemble``, ``PartitionMetadataFile``.
 """
 
@@ -370,15 +378,13 @@ def take_over(
 ) -> RecoveryReport:
     """Let our sink continue after a broker that has stopped, or was killed.
 
-    Torn tails are cut as the broker would, nothing that was acknowledged or flushed; the commit
-    state moves to the log ends. A broker's directory becomes a set of ours, with its cluster's
-    settings. A high watermark above a whole log is lowered, and partitions that are gone are
-    forgotten, with a warning. One with a problem, as an open transaction, is left as it was.
-
-    With ``aborts_open`` these are ended, for a broker that will not start again: as coordinators
-    decided, else as aborted. ``transaction_state``: directories with more of that topic. What it
-    does not tell of is a problem, but for ``abort_producers``. ``partitions``: how many topics
-    have, where nothing here tells. ``cluster_metadata``: see :func:`hand_over`.
+    The head of this module says what is cut, moved and forgotten. With ``aborts_open`` open
+    transactions are ended, for a broker that will not start again: as their coordinators decided,
+    and what nobody decided as aborted. ``transaction_state`` are directories with more of
+    ``__transaction_state`` than lies in the set. A transaction of which that does not tell is a
+    problem, unless its producer id is among ``abort_producers``. ``partitions`` are how many topics
+    have, where nothing here tells. With ``dry_run`` nothing is changed, nor locked.
+    ``cluster_metadata`` is of a replicated set: see :func:`hand_over`.
 
     Raises:
         LogDirectoryError: the broker is still running; or ``transaction_state`` is no directory.

@@ -129,7 +129,7 @@ def test_a_loss_is_told_beside_a_damaged_log_of_the_same_topic(writer: Writer) -
 
 
 def test_a_directory_that_leads_to_another_one_of_the_set_is_missing(writer: Writer) -> None:
-    """As a link or a mount does that is set up wrongly: nobody left that disk out on purpose."""
+    """A wrong link or mount is a missing disk, and not one that the user left out on purpose."""
     first, second = writer.directories
     away = second.rename(second.with_name("away"))
     second.symlink_to(first)
