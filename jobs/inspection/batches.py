@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections import defaultdict
+from collections import defaultdict, deque
 from contextlib import contextmanager, suppress
 from enum import StrEnum
 from functools import partial
@@ -428,17 +428,24 @@ def _verified_segments(
     paths: Sequence[str], topic: str | None, watch: LogEndTracker
 ) -> Iterator[tuple[TopicPartition, Verified]]:
     records = RecordCheck()
-    for key, found in partitions_of(paths, topic, watch=watch).items():
-        alone = partial(_checked, records=records)
-        for segment, checked in check_segments(_segments(found, watch), alone, records):
-            row = {
-                **key._asdict(),
-                "segment": segment.path.name,
-                "batches": checked.batches,
-                "bytes": checked.bytes,
-                "problem": "; ".join([*checked.problems, *checked.headers]) or None,
-            }
-            yield key, Verified(row, _fault(checked))
+    keys: deque[TopicPartition] = deque()
+
+    def pairs() -> Iterator[tuple[LogSegment, LogSegment | None]]:
+        for key, found in partitions_of(paths, topic, watch=watch).items():
+            for pair in _segments(found, watch):
+                keys.append(key)
+                yield pair
+
+    for segment, checked in check_segments(pairs(), partial(_checked, records=records), records):
+        key = keys.popleft()
+        row = {
+            **key._asdict(),
+            "segment": segment.path.name,
+            "batches": checked.batches,
+            "bytes": checked.bytes,
+            "problem": "; ".join([*checked.problems, *checked.headers]) or None,
+        }
+        yield key, Verified(row, _fault(checked))
 
 
 def _fault(checked: SegmentCheck) -> Fault | None:

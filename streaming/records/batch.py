@@ -99,6 +99,13 @@ class BatchTable:
         """Return a table of no batches."""
         return cls(np.empty((0, kernels.FIELDS), np.int64))
 
+    def moved(self, moves: Integers) -> BatchTable:
+        """Return batches of magic 2 with offsets that are higher by int64[n]."""
+        facts = self.facts.copy()
+        facts[:, kernels.BASE_OFFSET] += moves
+        facts[:, kernels.LAST_OFFSET] += moves
+        return BatchTable(facts)
+
     @property
     def position(self) -> Integers:
         """Byte position in the file."""

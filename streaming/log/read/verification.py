@@ -107,14 +107,15 @@ def check_segments(
     check_alone: Callable[[LogSegment, LogSegment | None], SegmentCheck],
     records: RecordCheck,
 ) -> Iterator[tuple[LogSegment, SegmentCheck]]:
-    """Check segments of one partition in their order, each of which comes with its follower.
+    """Check the segments of logs in their order, each of which comes with its follower.
 
-    Small ones are checked many at a time, which costs a tenth. Where anything is odd about one of
-    them, each is checked by ``check_alone``, which says what.
+    The last one of a log comes with None, and the next log begins after it. Small segments are
+    checked many at a time, which costs a tenth. Where anything is odd about one of them, each is
+    checked by ``check_alone``, which says what.
     """
     run: list[_SmallSegment] = []
     for segment, follower in segments:
-        small = None if follower is None else _read_small(segment, follower)
+        small = _read_small(segment, follower)
         if small is not None:
             run.append(small)
         if small is None or len(run) == _RUN_SEGMENTS:
@@ -477,7 +478,8 @@ def _go_back(offsets: Integers, others: Integers) -> npt.NDArray[np.bool_]:
 #
 # What an array costs, whatever its length, is most of the check of a segment of a few batches. So
 # the files of many are joined, and checked as one: positions count from the first one's beginning,
-# and offsets ascend through all of them anyway. Here it is only found out whether all are sound.
+# and offsets ascend through all of them. They do so anyway in one log; where there are more, each
+# is moved to the end of the one before. Here it is only found out whether all are sound.
 
 
 _SMALL_BYTES: Final = 16 << 10
@@ -486,16 +488,16 @@ _RUN_SEGMENTS: Final = 256
 
 
 class _SmallSegment(NamedTuple):
-    """A closed segment, whose files were read whole."""
+    """A segment whose files were read whole; ``follower`` is None for the last one of a log."""
 
     segment: LogSegment
-    follower: LogSegment
+    follower: LogSegment | None
     log: bytes
     offset_index: bytes
     time_index: bytes
 
 
-def _read_small(segment: LogSegment, follower: LogSegment) -> _SmallSegment | None:
+def _read_small(segment: LogSegment, follower: LogSegment | None) -> _SmallSegment | None:
     """Read the files of a segment, if it has all of them, and none is empty or large.
 
     The log comes last: entries that are written later point into bytes that were not read.
@@ -528,10 +530,17 @@ def _count_sound_batches(run: Sequence[_SmallSegment], records: RecordCheck) -> 
     end = np.append(first[1:], len(table))
     bases = np.array([small.segment.base_offset for small in run])
     spans = _Spans(starts, bases, table.last_offset[end - 1] + 1)
+    limits = [small.follower.base_offset if small.follower else MAX_OFFSET for small in run]
+    if (first_offsets(table)[first] < bases).any() or (spans.next_offsets > limits).any():
+        return None
+    moves = _moves(spans, [small.follower is None for small in run])
+    if moves.any():
+        if (table.magic != MAGIC).any():  # offsets in messages are absolute
+            return None
+        table = table.moved(np.repeat(moves, end - first))
+        spans = spans.moved(moves)
     if (
-        (first_offsets(table)[first] < bases).any()
-        or (spans.next_offsets > [small.follower.base_offset for small in run]).any()
-        or misplaced(table, int(bases[0]) - 1, MAX_OFFSET).any()
+        misplaced(table, int(bases[0]) - 1, MAX_OFFSET).any()
         or invalid_checksums(data, table).any()
     ):
         return None
@@ -549,6 +558,22 @@ class _Spans(NamedTuple):
     starts: Integers
     base_offsets: Integers
     next_offsets: Integers
+
+    def moved(self, moves: Integers) -> _Spans:
+        """Return where they lie when so much is added to the offsets of each."""
+        return _Spans(self.starts, self.base_offsets + moves, self.next_offsets + moves)
+
+
+def _moves(spans: _Spans, ends_log: Sequence[bool]) -> Integers:
+    """Return what to add to the offsets of each segment, so that logs follow one another.
+
+    That is 0 for the first log. Where logs are so long that the sums overflow, offsets go back.
+    """
+    log_ends = np.flatnonzero([*ends_log[:-1], True])
+    log_starts = np.append(0, log_ends[:-1] + 1)
+    begin, end = spans.base_offsets[log_starts], spans.next_offsets[log_ends]
+    moves = np.append(0, end[:-1] - begin[1:]).cumsum()
+    return np.repeat(moves, log_ends - log_starts + 1)
 
 
 def _are_sound(

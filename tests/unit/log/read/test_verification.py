@@ -197,22 +197,26 @@ def check_alone(segment: LogSegment, follower: LogSegment | None) -> SegmentChec
         return SegmentCheck([str(error)], 0, 0, is_broken=True)
 
 
-def check_together(folder: Path) -> tuple[list[SegmentCheck], int]:
-    """Check the segments of a folder; also say how many of them were checked alone."""
+def check_together(*folders: Path) -> tuple[list[SegmentCheck], int]:
+    """Check the segments of logs; also say how many of them were checked alone."""
     alone = []
 
     def counted(segment: LogSegment, follower: LogSegment | None) -> SegmentCheck:
         alone.append(segment)
         return check_alone(segment, follower)
 
-    segments = LogSegments.of(folder)
-    pairs = zip_longest(segments, segments[1:])
-    return [check for _, check in check_segments(pairs, counted, RECORDS)], len(alone)
+    checked = check_segments(pairs_of(*folders), counted, RECORDS)
+    return [check for _, check in checked], len(alone)
 
 
-def each_alone(folder: Path) -> list[SegmentCheck]:
-    segments = LogSegments.of(folder)
-    return [check_alone(*pair) for pair in zip_longest(segments, segments[1:])]
+def each_alone(*folders: Path) -> list[SegmentCheck]:
+    return [check_alone(*pair) for pair in pairs_of(*folders)]
+
+
+def pairs_of(*folders: Path) -> Iterator[tuple[LogSegment, LogSegment | None]]:
+    for folder in folders:
+        segments = LogSegments.of(folder)
+        yield from zip_longest(segments, segments[1:])
 
 
 def write_small_segments(folder: Path) -> Path:
@@ -252,13 +256,69 @@ def damaged(data: bytes) -> Iterator[bytes]:
         yield data + more
 
 
+def overwrite(path: Path, data: bytes) -> None:
+    """Give a file other bytes; one that is emptied first would be written to the disk."""
+    with path.open("r+b") as file:
+        file.write(data)
+        file.truncate()
+
+
 def test_small_segments_are_checked_at_once(tmp_path: Path) -> None:
-    """The last one, which a broker may be writing to, is checked alone."""
     folder = write_small_segments(tmp_path / "t-0")
     found, alone = check_together(folder)
-    assert alone == 1
+    assert alone == 0
     assert found == each_alone(folder)
     assert [(len(check.problems), check.batches) for check in found] == [(0, 2)] * 4
+
+
+def write_small_logs(folder: Path) -> list[Path]:
+    """Write three logs of a few batches each; the second starts below the first's end."""
+    for number, base in enumerate((9, 3, 4)):
+        for first in (base, base + 5):
+            batches = [([Row(b"v", timestamp=1000 + first)] * 2, 0)] * 2
+            write_indexed_segment(folder / f"t-{number}", first, batches, interval=1)
+    return sorted(folder.iterdir())
+
+
+def test_small_logs_are_checked_at_once(tmp_path: Path) -> None:
+    folders = write_small_logs(tmp_path)
+    found, alone = check_together(*folders)
+    assert alone == 0
+    assert found == each_alone(*folders)
+    assert [(len(check.problems), check.batches) for check in found] == [(0, 2)] * 6
+
+
+@pytest.mark.parametrize("suffix", [".log", INDEX, TIMES])
+@pytest.mark.parametrize("number", [0, 3])
+def test_small_logs_together_find_what_each_finds(tmp_path: Path, number: int, suffix: str) -> None:
+    folders = write_small_logs(tmp_path)
+    path = sorted(tmp_path.glob(f"t-*/*{suffix}"))[number]
+    odd = 0
+    whole = path.read_bytes()
+    sound = each_alone(folders[0])
+    for data in damaged(whole):
+        overwrite(path, data)
+        expected = [
+            check
+            for folder in folders
+            for check in (each_alone(folder) if folder == path.parent else sound)
+        ]
+        assert check_together(*folders)[0] == expected, (path, data.hex())
+        odd += any(check.problems or check.headers for check in expected)
+    assert odd > len(whole)
+
+
+def test_logs_of_old_messages_and_of_far_offsets_are_checked(tmp_path: Path) -> None:
+    """What they hold is added up to more than 64 bits; offsets in messages cannot be moved."""
+    far = tmp_path / "t-0"
+    for base in (5, (1 << 63) - 9):
+        write_indexed_segment(far, base, [([Row(b"v", timestamp=1000)], 0)])
+    folders = [far, *(write_small_segments(tmp_path / f"t-{number}") for number in (1, 2))]
+    for logs in ([folders[0]] * 2, folders[1:], folders):
+        found, alone = check_together(*logs)
+        assert alone == len(found)
+        assert found == each_alone(*logs)
+        assert not any(check.problems for check in found)
 
 
 @pytest.mark.parametrize("suffix", [".log", INDEX, TIMES])
@@ -271,9 +331,7 @@ def test_small_segments_together_find_what_each_finds(
     whole = path.read_bytes()
     odd = 0
     for data in damaged(whole):
-        with path.open("r+b") as file:  # a file that is emptied first is written to the disk
-            file.write(data)
-            file.truncate()
+        overwrite(path, data)
         expected = each_alone(folder)
         assert check_together(folder)[0] == expected, (path.name, data.hex())
         odd += any(check.problems or check.headers for check in expected)
