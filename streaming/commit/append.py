@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from kafkalog.checkpoints.broker import (
+    HIGH_WATERMARK,
     LEADER_EPOCHS,
     LOG_START_OFFSET,
     PARTITION_METADATA,
@@ -32,7 +33,7 @@ from kafkalog.streaming.store.policy import SetPolicy, TopicPolicy
 from kafkalog.streaming.store.recovery.partition_states import LogReach
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Collection, Sequence
     from pathlib import Path
 
     from kafkalog.checkpoints.commit_state import CommitStamp, CommitState
@@ -247,11 +248,13 @@ class PartitionAppend:
 # Spark keeps the process in which it commits, and so does a program that appends by itself. What
 # was derived for one commit is kept for the next, and believed only if
 #
-# - nobody has published since: the commit state is still that of our last commit; and
+# - nobody has published since: the commit state is still that of our last commit;
+# - nobody has said otherwise where logs start, or how far they are acknowledged: Kafka's two
+#   checkpoints of the log directory are as our last commit left them; and
 # - nothing has changed in the partition's folder: neither the folder itself (no file made, removed
-#   or renamed) nor the log and the indexes of the active segment, by their ``stat``.
+#   or renamed) nor its topic id, the log and the indexes of the active segment, by their ``stat``.
 #
-# That takes four ``stat`` calls instead of some twenty-five calls and a walk over the last batches.
+# That takes some ``stat`` calls instead of twenty-five calls and a walk over the last batches.
 # On file systems that hosts share nothing is kept, since they may show an older ``stat``.
 
 
@@ -265,7 +268,7 @@ _Stamp = tuple[int, ...]
 @dataclass(frozen=True, slots=True)
 class _Kept:
     appender: PartitionAppender
-    folder: _Stamp
+    folder: tuple[_Stamp, ...]
     files: tuple[_Stamp, ...]
 
 
@@ -273,6 +276,12 @@ class _Kept:
 class _Set:
     stamp: CommitStamp | None = None
     kept: dict[Path, _Kept] = field(default_factory=dict)
+    checkpoints: dict[Path, tuple[_Stamp, ...]] = field(default_factory=dict)
+    """By log directory, as of our last commit to it."""
+
+    def is_as_left(self) -> bool:
+        """Whether nobody has written the checkpoints since."""
+        return all(_of_checkpoints(path) == stamps for path, stamps in self.checkpoints.items())
 
 
 class AppenderCache:
@@ -282,9 +291,9 @@ class AppenderCache:
         self._sets: dict[str, _Set] = {}
 
     def begin(self, state: CommitState) -> AppendersOfSet:
-        """Return what is known of a set; nothing if somebody else has committed since."""
+        """Return what is known of a set; nothing if somebody else has changed it since."""
         known = self._sets.pop(state.set_id, None)
-        if known is None or known.stamp != state.stamp:
+        if known is None or known.stamp != state.stamp or not known.is_as_left():
             known = _Set()
         self._sets[state.set_id] = known
         while len(self._sets) > _SETS_KEPT:
@@ -305,7 +314,7 @@ class AppendersOfSet:
         """
         kept = self._known.kept.pop(folder, None)
         with at(folder):
-            if kept is None or _stamp(folder) != kept.folder:
+            if kept is None or _of_folder(folder) != kept.folder:
                 return None
             return kept.appender if _stamps(kept.appender) == kept.files else None
 
@@ -313,35 +322,45 @@ class AppendersOfSet:
         """Return the topic id in a partition's folder, reading it only if it may have changed."""
         kept = self._known.kept.get(folder)
         with at(folder):
-            if kept is not None and _stamp(folder) == kept.folder:
+            if kept is not None and _of_folder(folder) == kept.folder:
                 return kept.appender.topic_id
         return read_topic_id(folder)
 
     def keep(
         self,
         state: CommitState,
-        appenders: Iterable[PartitionAppender],
+        appenders: Collection[PartitionAppender],
         is_shared: Callable[[Path], bool] = is_shared,
     ) -> None:
         """Keep what has just been published with ``state``, for the next commit.
 
-        ``is_shared`` tells of a log directory.
+        The checkpoints of the log directories say so by now. ``is_shared`` tells of a directory.
         """
         self._known.stamp = state.stamp
         for appender in appenders:
             folder = appender.directory
             with at(folder):
                 if len(self._known.kept) < _PARTITIONS_KEPT and not is_shared(folder.parent):
-                    kept = _Kept(appender, _stamp(folder), _stamps(appender))
+                    kept = _Kept(appender, _of_folder(folder), _stamps(appender))
                     self._known.kept[folder] = kept
+        for log_dir in {appender.directory.parent for appender in appenders}:
+            with at(log_dir):
+                self._known.checkpoints[log_dir] = _of_checkpoints(log_dir)
 
 
 def _stamps(appender: PartitionAppender) -> tuple[_Stamp, ...]:
-    """Return the stamps of the files that an appender knows, and of what may hide their records."""
+    """Return the stamps of the files that an appender knows."""
     folder, base = str(appender.directory), appender.active_base_offset
-    files = [f"{folder}/{file_name(base, kind)}" for kind in (LOG, OFFSET_INDEX, TIME_INDEX)]
-    files.append(f"{folder.rpartition('/')[0]}/{LOG_START_OFFSET}")
-    return tuple(map(_stamp, files))
+    kinds = (LOG, OFFSET_INDEX, TIME_INDEX)
+    return tuple(_stamp(f"{folder}/{file_name(base, kind)}") for kind in kinds)
+
+
+def _of_folder(folder: Path) -> tuple[_Stamp, ...]:
+    return _stamp(folder), _stamp(f"{folder}/{PARTITION_METADATA}")
+
+
+def _of_checkpoints(log_dir: Path) -> tuple[_Stamp, ...]:
+    return tuple(_stamp(f"{log_dir}/{name}") for name in (LOG_START_OFFSET, HIGH_WATERMARK))
 
 
 def _stamp(path: Path | str) -> _Stamp:

@@ -642,10 +642,11 @@ class Committer:
             appends = [each for each in appends if not replication.is_out(each)]
             for each in appends:
                 each.note_published()
+            if appends:
+                write_end_checkpoints(appends, replication, durable=self._durable)
             published = [each.appender for each in appends]
             appenders.keep(log_set.state, published, log_set.node.is_shared)
             if appends:
-                write_end_checkpoints(appends, replication, durable=self._durable)
                 log_set.node.withdraw(durable=False)
             sweep(log_set, self._identity)
         except (OSError, KafkaLogError) as error:

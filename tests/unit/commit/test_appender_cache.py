@@ -12,11 +12,14 @@ from tests.support.logs import Row, append_batch, batch_bytes
 from tests.support.sinking import Writer, adopt_small_files, rows, values_of
 
 from kafkalog.checkpoints.broker import (
+    HIGH_WATERMARK,
     LOG_START_OFFSET,
     META_PROPERTIES,
+    PARTITION_METADATA,
     LeaderEpoch,
     new_topic_id,
     read_leader_epochs,
+    read_offset_checkpoint,
     read_topic_id,
     write_leader_epochs,
     write_offset_checkpoint,
@@ -24,7 +27,7 @@ from kafkalog.checkpoints.broker import (
 )
 from kafkalog.checkpoints.state_file import load_state
 from kafkalog.checkpoints.topic_ids import note_changed_ids
-from kafkalog.errors import LogDirectoryError
+from kafkalog.errors import CommitError, LogDirectoryError
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.commit import append as kept_appenders
 from kafkalog.streaming.commit.append import AppenderCache
@@ -280,3 +283,39 @@ def test_a_log_start_that_somebody_wrote_meanwhile_is_seen(tmp_path: Path) -> No
     (tmp_path / LOG_START_OFFSET).unlink()
     writer.commit(2, runs)
     assert values_of([tmp_path], "t") == {0: ["a", "a", "b"]}
+
+
+def test_an_acknowledgement_that_somebody_wrote_meanwhile_is_seen(tmp_path: Path) -> None:
+    """A log that ends below the high watermark lacks records: whoever appends would hide that."""
+    writer = Writer(tmp_path, topic="t")
+    for batch_id in range(2):
+        writer.write(batch_id, one_row("a"))
+    key = TopicPartition("t", 0)
+    write_offset_checkpoint(tmp_path, HIGH_WATERMARK, {key: 10})
+    runs = writer.stage(2, one_row("b"))
+    with pytest.raises(CommitError, match=r"the high watermark in .* is 10"):
+        writer.commit(2, runs)
+    assert read_offset_checkpoint(tmp_path, HIGH_WATERMARK) == {key: 10}
+    write_offset_checkpoint(tmp_path, HIGH_WATERMARK, {key: 2})
+    writer.commit(2, runs)
+    assert values_of([tmp_path], "t") == {0: ["a", "a", "b"]}
+
+
+def test_a_topic_id_that_is_overwritten_in_place_is_seen(tmp_path: Path) -> None:
+    """The folder does not change by that: the log is as foreign as to a process that begins."""
+    writer = Writer(tmp_path, topic="t")
+    for batch_id in range(2):
+        writer.write(batch_id, one_row("a"))
+    (tmp_path / "t-0" / PARTITION_METADATA).write_text(f"version: 0\ntopic_id: {new_topic_id()}\n")
+    for _ in range(2):
+        with pytest.raises(CommitError, match="holds offsets 0 to 1, which are not committed"):
+            writer.write(2, one_row("b"))
+
+
+def test_partitions_that_are_written_in_turn_are_kept(tmp_path: Path, opened: list[str]) -> None:
+    """Each commit writes the checkpoints that tell of all of them."""
+    writer = _of_two_partitions(tmp_path)
+    opened.clear()
+    for batch_id in range(2, 6):
+        writer.write(batch_id, rows(["c"], partitions=[batch_id % 2]))
+    assert opened == []
