@@ -11,6 +11,7 @@ import kafkalog.streaming.records  # noqa: F401 - first: it says which package i
 # isort: split
 import functools
 import inspect
+from collections import deque
 from collections.abc import Iterable
 from pathlib import Path
 from typing import (
@@ -312,6 +313,7 @@ def _append_in_steps(
     identity: BatchIdentity,
     attach: Callable[[], tuple[StateCondition, Sequence[AttachedRecords]]] | None,
 ) -> Outcome:
+    _refuse_read_iterator(data)
     plan = shielded_step(WritePlan.of)(parsed)
     # As a producer goes on: what is not remembered need not be placed again as it was.
     writer = shielded_step(TaskWriter)(plan, identity, continues=not identity.is_remembered)
@@ -320,8 +322,30 @@ def _append_in_steps(
             shielded_step(writer.add)(batch)
         return _commit(writer, plan, identity, attach)
     except BaseException:
+        if hasattr(data, "__next__") or isinstance(data, pa.RecordBatchReader):
+            remembered(_ReadIterators).append(data)
         shielded_step(writer.discard)()
         raise
+
+
+class _ReadIterators(deque[object]):
+    """The iterators of the last appends that failed: what each has given does not come again."""
+
+    def __init__(self) -> None:
+        super().__init__(maxlen=16)
+
+
+def _refuse_read_iterator(data: Rows) -> None:
+    """Refuse to append what is left of an iterator as if it were all of it.
+
+    Raises:
+        RowError: an append of the very same iterator has failed.
+    """
+    if any(each is data for each in remembered(_ReadIterators)):
+        raise RowError(
+            "an append of this iterator has failed, and the rows that it has given do not come "
+            "again: make it anew from the same rows. Nothing was written"
+        )
 
 
 @shielded

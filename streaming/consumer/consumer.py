@@ -364,6 +364,7 @@ class Consumer(Closing):
 
         def attach() -> tuple[StateCondition, Sequence[AttachedRecords]]:
             nonlocal moves
+            self._settle()  # the rows may come from a generator that polls
             moves = self._moves()
             return self._attach(moves)
 
@@ -481,8 +482,9 @@ class Consumer(Closing):
         is_amid = self._state is None or self._lost or self._got or self._fetcher.recreated
         if not (is_due or is_amid or self._has_failed or not self._cursors.since):
             return None
-        self._round_s = now_s
-        return self._round(member)
+        due = self._round(member)
+        self._round_s = now_s  # one that failed is due at once: the member may have been fenced
+        return due
 
     def _round(self, member: GroupMember) -> _Due | None:
         state = member.round()

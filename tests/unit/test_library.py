@@ -81,6 +81,33 @@ def test_tables_batches_and_streams_of_batches_are_taken(tmp_path: Path, kind: s
     assert values(tmp_path) == ["a", "b", "c"]
 
 
+@pytest.mark.parametrize("kind", ["generator", "reader", "iterator"])
+def test_the_rest_of_a_stream_is_not_taken_for_all_of_it(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not after an append has failed that had read some of it."""
+    rows = table("a", "b", "c")
+
+    def of(kind: str) -> Any:
+        batches = rows.to_batches(max_chunksize=1)
+        made = {"generator": (batch for batch in batches), "iterator": iter(batches)}
+        return made.get(kind) or rows.to_reader(max_chunksize=1)
+
+    data, named = of(kind), {"transactional_id": "me", "version": 1}
+
+    def fails(*_: Any, **__: Any) -> None:
+        raise CommitError("no space left")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Committer, "commit", fails)
+        with pytest.raises(CommitError):
+            kafkalog.append(tmp_path, "t", data, **named)
+    with pytest.raises(RowError, match="make it anew from the same rows"):
+        kafkalog.append(tmp_path, "t", data, **named)
+    assert kafkalog.append(tmp_path, "t", of(kind), **named).appended
+    assert values(tmp_path) == ["a", "b", "c"]
+
+
 def test_columns_come_in_the_order_asked_for(tmp_path: Path) -> None:
     kafkalog.append(tmp_path, "t", table("a"))
     found = kafkalog.read(tmp_path, "t", columns=["offset", "value"], strings=["value"])

@@ -28,6 +28,7 @@ from kafkalog.errors import (
     FencedMemberError,
     InvalidTopicError,
     KafkaLogError,
+    LockTimeoutError,
     LogDirectoryError,
     OffsetOutOfRangeError,
     OptionError,
@@ -49,6 +50,8 @@ from kafkalog.streaming.store.session import inspect_state
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    import pyarrow as pa
 
 
 IN = [TopicPartition("in", number) for number in range(4)]
@@ -209,6 +212,48 @@ def test_an_append_that_failed_is_tried_again_or_its_rows_come_again(
     assert written(folder) == list(range(40))
 
 
+def test_rows_of_a_generator_that_polls_are_there_together_with_their_positions(
+    folder: Path,
+) -> None:
+    def polled(reader: kafkalog.Consumer, times: int) -> Iterator[pa.RecordBatch]:
+        for _ in range(times):
+            rows = reader.poll(5)
+            assert rows is not None
+            yield from output(rows).to_batches()
+
+    for times in (1, 2):
+        with consumer(folder) as reader:
+            append(folder, "out", polled(reader, times), consumer=reader)
+            assert sum(positions(folder).values()) == len(written(folder))
+    with consumer(folder) as reader:
+        while (rows := reader.poll(1.0)) is not None:
+            append(folder, "out", output(rows), consumer=reader)
+    assert written(folder) == list(range(40))
+
+
+def test_an_iterator_that_a_failed_append_has_read_is_not_appended_again(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would give no rows, and the positions of the rows that are gone would be published."""
+    with consumer(folder) as reader:
+        rows = reader.poll(5)
+        assert rows is not None
+        read = iter(output(rows).to_batches())
+
+        def waits_in_vain(*_: Any, **__: Any) -> None:
+            raise LockTimeoutError("held by another writer")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Committer, "commit", waits_in_vain)
+            with pytest.raises(LockTimeoutError):
+                append(folder, "out", read, consumer=reader)
+        with pytest.raises(RowError, match="make it anew"):
+            append(folder, "out", read, consumer=reader)
+        append(folder, "out", iter(output(rows).to_batches()), consumer=reader)
+        assert positions(folder)[IN[0]] == 10
+        assert written(folder) == numbers(rows)
+
+
 @pytest.mark.parametrize(
     ("name", "options"),
     [("realpath", {}), ("", {"flush": "sometimes"})],
@@ -275,6 +320,20 @@ def test_a_member_that_was_lost_publishes_nothing_and_its_rows_are_read_by_other
         assert positions(folder) == before
         assert len(list(folder.glob(f"{MEMBER_PREFIX}*"))) == 1
     assert written(folder) == list(range(40))
+
+
+def test_a_member_that_is_out_of_its_group_is_refused_at_each_poll(folder: Path) -> None:
+    late = consumer(folder)
+    assert late.poll(5) is not None
+    late.commit()
+    with consumer(folder) as other:
+        assert late._member is not None
+        late._member.vanish()
+        while other.assignment != IN:
+            other.poll(0.1)
+        for _ in range(3):
+            with pytest.raises(FencedMemberError):
+                late.poll()
 
 
 def test_a_member_that_polls_too_late_has_left(folder: Path) -> None:
