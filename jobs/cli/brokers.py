@@ -193,7 +193,7 @@ def _partition_rows(done: RecoveryReport) -> list[dict[str, Any]]:
             **each.topic_partition._asdict(),
             "topicId": None if each.key.startswith(":") else each.key,
             "path": str(each.where.path),
-            "start": each.start,
+            "start": each.committed.log_start,
             "end": each.end,
             "corrected": list(each.corrected),
         }

@@ -278,7 +278,8 @@ class FolderListing:
     The inode of a link is inverted: a folder that takes the place of one may get its number. What a
     link leads to may come and go, as a disk that is mounted late, and nothing in the path tells: so
     ``has_links`` says whether there are any, and ``leads_nowhere`` whether one led to no folder.
-    ``version`` is that of the names of the path when it was listed, see :class:`_Names`.
+    ``version`` is that of the names of the path when it was listed, see :class:`_Names`. ``joined``
+    are the partitions in order, once :func:`join_listings` was asked for these alone.
     """
 
     folders: Mapping[str, int]
@@ -286,6 +287,7 @@ class FolderListing:
     has_links: bool = False
     leads_nowhere: bool = False
     version: object = field(default=None, compare=False)
+    joined: dict[TopicPartition, PartitionDirectory] | None = field(default=None, compare=False)
 
 
 @forgotten_when_forked
@@ -362,14 +364,23 @@ def are_same_listings(
 def join_listings(
     listed: Iterable[FolderListing],
 ) -> tuple[dict[TopicPartition, PartitionDirectory], tuple[PartitionDirectory, ...]]:
-    """Join what several paths hold; also return the two folders of a partition that has two."""
+    """Join what several paths hold; also return the two folders of a partition that has two.
+
+    What one path holds is joined once: the very same dictionary comes again.
+    """
+    first, *others = [*listed] or [FolderListing({}, [])]
+    if not others and first.joined is not None:
+        return first.joined, ()
     found: dict[TopicPartition, PartitionDirectory] = {}
-    for listing in listed:
+    for listing in (first, *others):
         for here in listing.partitions:
             other = found.setdefault(here.topic_partition, here)
             if other is not here and not _is_one_folder(other.path, here.path):
                 return found, (other, here)
-    return dict(sorted(found.items())), ()
+    found = dict(sorted(found.items()))
+    if not others:
+        first.joined = found
+    return found, ()
 
 
 def _is_one_folder(path: Path, other: Path) -> bool:

@@ -369,3 +369,17 @@ def test_a_folder_is_another_one_than_a_link_whatever_its_number(tmp_path: Path)
         entries = {entry.name: entry for entry in found}
     numbers = log_dir._inodes([entries["folder"], entries["link"]])
     assert [*numbers] == [entries["folder"].inode(), ~entries["link"].inode()]
+
+
+def test_what_somebody_has_joined_is_not_joined_again(tmp_path: Path) -> None:
+    """Each command looks at the same directories several times, in objects of their own."""
+    path, second = _make(tmp_path / "log", "t-1", "t-0"), _make(tmp_path / "other", "u-0")
+    held = LogDirs([path])
+    found = held.partitions()
+    assert LogDirs([path]).partitions() is found
+    assert len(LogDirs([path, second]).partitions()) == 3
+    _make(path, "t-2")
+    assert [str(key) for key in LogDirs([path]).partitions()] == ["t-0", "t-1", "t-2"]
+    assert len(found) == 2
+    shutil.rmtree(path / "t-0")
+    assert [str(key) for key in held.partitions()] == ["t-1", "t-2"]
