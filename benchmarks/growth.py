@@ -61,7 +61,7 @@ from kafkalog.jobs.maintain import BucketMaintenance, Scope
 from kafkalog.jobs.process.running import collect_seldom
 from kafkalog.jobs.report.facts import gather
 from kafkalog.jobs.sql import SqlSession
-from kafkalog.model import Intervals, TopicPartition, many
+from kafkalog.model import ALL_TOPICS, Intervals, TopicPartition, TopicSelection, many
 from kafkalog.streaming.groups.administration import GroupWriter
 from kafkalog.streaming.log.read.salvage import walk_batches
 from kafkalog.streaming.objects import bucket_store
@@ -384,14 +384,14 @@ def _questions() -> list[_Question]:
         _Question("partitions: a row is appended", _build_partitions, _append_a_row),
         _Question("ids: a row is appended under one", _build_ids, _append_under_an_id, 20_000),
         _Question("partitions: topics", _build_partitions, lambda log: list_topics([log])),
-        _Question("partitions: offsets", _build_partitions, lambda log: list_offsets([log], None)),
+        _Question("partitions: offsets", _build_partitions, lambda log: list_offsets([log])),
         _Question(
-            "partitions: describe", _build_partitions, lambda log: describe_partitions([log], None)
+            "partitions: describe", _build_partitions, lambda log: describe_partitions([log])
         ),
         _Question(
             "partitions: dump of one (-p)",
             _build_partitions,
-            lambda log: list(dump_batches([log], _TOPIC, 7, 0, None)),
+            lambda log: list(dump_batches([log], TopicSelection.of(_TOPIC), 7, 0, None)),
         ),
         _Question(
             "partitions: lag",
@@ -415,9 +415,7 @@ def _questions() -> list[_Question]:
             lambda log: sum(1 for _ in walk_batches(Path(log) / f"{_TOPIC}-0", 0)),
             50_000,
         ),
-        _Question(
-            "segments: verify", _build_segments, lambda log: verify_logs([log], None), 50_000
-        ),
+        _Question("segments: verify", _build_segments, lambda log: verify_logs([log]), 50_000),
         _Question("segments: dump --since, a range each", _build_segments, _plan_since, 50_000),
         _Question(
             "groups: groups --group of one",
@@ -554,7 +552,7 @@ def _lag(log: str, readers: LagTargets) -> object:
 
 
 def _stats(log: str) -> object:
-    return count_partitions([log], None, {}, lambda *_: None)
+    return count_partitions([log], ALL_TOPICS, {}, lambda *_: None)
 
 
 def _report(log: str) -> object:

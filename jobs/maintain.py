@@ -28,13 +28,15 @@ from kafkalog.jobs.process.arguments import (
     ALLOW_BROKER,
     LOG,
     NOT_GIVEN,
+    SOME_TOPICS,
     given_settings,
     help_text,
     milliseconds,
+    select_topics,
 )
 from kafkalog.jobs.process.running import Command, print_line, run
 from kafkalog.jobs.session import session
-from kafkalog.model import many
+from kafkalog.model import ALL_TOPICS, TopicSelection, many
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -62,7 +64,7 @@ _OFFSETS_RETENTION = Annotated[
 
 @dataclass(frozen=True, kw_only=True)
 class Scope:
-    """What is looked after: log directories with commas between them, or one ``topic`` of them.
+    """What is looked after: log directories with commas between them, or some ``topics`` of them.
 
     ``config``: settings for topics to which they were not given. ``allows_broker``: a broker may
     have had the directories last. ``offsets_retention_ms``: how long groups without members keep
@@ -70,7 +72,7 @@ class Scope:
     """
 
     log: str
-    topic: str | None = None
+    topics: TopicSelection = ALL_TOPICS
     config: Mapping[str, str] = field(default_factory=dict)
     allows_broker: bool = False
     offsets_retention_ms: int | None = None
@@ -96,7 +98,7 @@ class Scope:
             refuse_broker_directory(folder)
         state = load_committed(directories).state
         if state is not None:
-            check_known(state, directories, self.topic)
+            check_known(state, directories, self.topics)
 
 
 class Maintenance:
@@ -156,7 +158,7 @@ class Maintenance:
 
         scope = self._scope
         done = retain(
-            [scope.log], topic=scope.topic, config=scope.config, allows_broker=scope.allows_broker
+            [scope.log], topics=scope.topics, config=scope.config, allows_broker=scope.allows_broker
         )
         self._say_once(f"no retention: {topic}: {why}" for topic, why in done.left_alone.items())
         gone = [each for each in done.partitions if each.segments]
@@ -187,7 +189,7 @@ class Maintenance:
         from kafkalog.streaming.admin.compaction import Wanted  # noqa: PLC0415
 
         scope = self._scope
-        return Wanted(topic=scope.topic, config=scope.config, allows_broker=scope.allows_broker)
+        return Wanted(topics=scope.topics, config=scope.config, allows_broker=scope.allows_broker)
 
     def _say_compacted(self, cleaned: Sequence[CleanedPartition], due: int) -> None:
         from kafkalog.streaming.admin.cleaning import keyless_text  # noqa: PLC0415
@@ -225,7 +227,7 @@ class BucketMaintenance(Maintenance):
 
         root = bucket_of([self._scope.log])
         assert root is not None  # noqa: S101 - whoever makes this has looked
-        done = merge(root, topic=self._scope.topic, config=self._scope.config)
+        done = merge(root, topics=self._scope.topics, config=self._scope.config)
         self._say(
             f"{many(done.segments, 'segment')} sealed, {many(done.objects, 'shared object')} "
             f"written, {many(done.extents, 'extent')} fewer"
@@ -247,7 +249,7 @@ class BucketMaintenance(Maintenance):
 def main(
     log: LOG,
     *,
-    topic: Annotated[str | None, typer.Option("--topic", "-t", help="This topic only.")] = None,
+    topic: SOME_TOPICS = None,
     config: NOT_GIVEN = None,
     every: Annotated[
         str | None,
@@ -261,7 +263,7 @@ def main(
     interval_ms = None if every is None else milliseconds("--every", every, minimum=1000)
     scope = Scope(
         log=path,
-        topic=topic,
+        topics=select_topics(topic),
         config=given_settings(config),
         allows_broker=allow_broker,
         offsets_retention_ms=_retention_ms(offsets_retention),

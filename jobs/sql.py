@@ -105,7 +105,7 @@ class SqlSession(Closing):
         """
         self.scans = Scans()
         numbers: dict[str, set[int]] = defaultdict(set)
-        for key in partitions_of(paths, None):
+        for key in partitions_of(paths):
             numbers[key.topic].add(key.partition)
         if not numbers:
             raise LogDirectoryError(f"{', '.join(paths)}: no topic is there yet to ask about")

@@ -15,11 +15,10 @@ from kafkalog.jobs.process.arguments import (
     pairs,
     point_in_time,
     refuse_all_but_stores,
-    split_names,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     from kafkalog.jobs.inspection.records import RecordFilter, Search
 
@@ -43,12 +42,12 @@ __all__ = [
     "Tier",
     "Topic",
     "TopicName",
+    "TopicNames",
     "Topics",
     "Transaction",
     "Until",
     "Words",
     "data_of",
-    "each_topic",
     "topics_there",
     "with_tier",
 ]
@@ -97,6 +96,12 @@ Topic = Annotated[
 TopicName = Annotated[
     str | None, typer.Option("--topic", "-t", help="This topic only.", autocompletion=topics_there)
 ]
+TopicNames = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--topic", "-t", help="The topic; with commas, or repeated.", autocompletion=topics_there
+    ),
+]
 Topics = Annotated[
     list[str] | None,
     typer.Option(
@@ -106,11 +111,6 @@ Topics = Annotated[
         autocompletion=topics_there,
     ),
 ]
-
-
-def each_topic(topics: Iterable[str] | None) -> Sequence[str | None]:
-    """Return the topics that ``--topic`` names; None alone, for all, where it is not given."""
-    return split_names(topics) if topics else [None]
 
 
 # ----------------------------------------------------------------------------------------------

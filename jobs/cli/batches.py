@@ -12,7 +12,7 @@ import typer
 
 from kafkalog.errors import OptionError
 from kafkalog.jobs.cli import arguments as given
-from kafkalog.jobs.cli.arguments import Json, Paths, TopicName, topics_there
+from kafkalog.jobs.cli.arguments import Json, Paths  # noqa: TC001 - typer reads them
 from kafkalog.jobs.cli.output import exit_if, one_line_errors, print_rows
 from kafkalog.jobs.inspection.units import shown_size
 from kafkalog.jobs.process.arguments import (
@@ -20,10 +20,11 @@ from kafkalog.jobs.process.arguments import (
     SETTINGS,
     Isolation,
     reading_options,
+    select_topics,
     split_names,
 )
 from kafkalog.jobs.process.running import Form, print_line, printing
-from kafkalog.model import INTERNAL_TOPICS, listed, many
+from kafkalog.model import INTERNAL_TOPICS, TopicSelection, listed, many
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -65,7 +66,7 @@ def verify(
         from kafkalog.jobs.inspection.batches import summary_of, verify_logs  # noqa: PLC0415
 
         there = tier.below(paths)
-        rows = [row for each in given.each_topic(topic) for row in verify_logs(there, each)]
+        rows = verify_logs(there, select_topics(topic))
     summary = summary_of(rows)
     shown = [row for row in rows if show_all or as_json or row["problem"]]
     if as_json:
@@ -170,7 +171,7 @@ class _Output:
 @given.with_tier
 def dump(  # noqa: PLR0917 - what the command line offers
     paths: Paths,
-    topic: TopicName = None,
+    topic: given.TopicNames = None,
     partition: given.Partition = None,
     start: given.Start = 0,
     count: Count = None,
@@ -200,14 +201,22 @@ def dump(  # noqa: PLR0917 - what the command line offers
     with one_line_errors():
         options = reading_options(isolation, settings)
         is_for_records = any((records, is_hex, group, output.is_for_records, words.are_for_records))
-        if (topic := topic or _topic_of_folder(paths)) is None:
+        if not (topics := _topics_of(paths, topic)):
             file = _only_file(paths, is_for_records=is_for_records)
             _dump_file(file, words, count, as_json=as_json)
         elif is_for_records:
             begin = _Start(group, words.start)
-            _show_records(tier.below(paths), [topic], words, output, count, options, begin)
+            _show_records(tier.below(paths), topics, words, output, count, options, begin)
         else:
-            _dump_batches(tier.below(paths), topic, words, count, as_json=as_json)
+            _dump_batches(tier.below(paths), topics, words, count, as_json=as_json)
+
+
+def _topics_of(paths: list[str], given: list[str] | None) -> tuple[str, ...]:
+    """Return the topics that are named; else the one whose folder is; else none."""
+    if given:
+        return split_names(given)
+    of_folder = _topic_of_folder(paths)
+    return () if of_folder is None else (of_folder,)
 
 
 def _topic_of_folder(paths: list[str]) -> str | None:
@@ -252,14 +261,19 @@ def _dump_file(path: Path, words: given.Words, count: int | None, *, as_json: bo
 
 
 def _dump_batches(
-    paths: list[str], topic: str, words: given.Words, count: int | None, *, as_json: bool
+    paths: list[str],
+    topics: tuple[str, ...],
+    words: given.Words,
+    count: int | None,
+    *,
+    as_json: bool,
 ) -> None:
     from kafkalog.jobs.inspection.batches import dump_batches  # noqa: PLC0415
 
     most = _most(count, as_json=as_json)
-    _dump_rows(
-        dump_batches(paths, topic, words.partition, words.start, most), count, as_json=as_json
-    )
+    wanted = TopicSelection(topics)
+    found = dump_batches(paths, wanted, words.partition, words.start, most)
+    _dump_rows(found, count, as_json=as_json)
 
 
 def _most(count: int | None, *, as_json: bool) -> int | None:
@@ -296,12 +310,6 @@ def _dump_rows(found: Iterator[Mapping[str, Any]], count: int | None, *, as_json
 # The command that shows records, as kcat does: ``consume``.
 
 
-Topics = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--topic", "-t", help="The topic; with commas, or repeated.", autocompletion=topics_there
-    ),
-]
 Offset = Annotated[
     str | None,
     typer.Option(
@@ -321,7 +329,7 @@ FollowLater = Annotated[bool, typer.Option("--follow", help="Continue with what 
 @given.with_tier
 def consume(  # noqa: PLR0917 - what the command line offers
     paths: Paths,
-    topic: Topics = None,
+    topic: given.TopicNames = None,
     partition: given.Partition = None,
     offset: Offset = None,
     limit: Limit = None,
@@ -352,11 +360,11 @@ def consume(  # noqa: PLR0917 - what the command line offers
         )
         options = reading_options(isolation, settings)
         there = tier.below(paths)
-        topics = split_names(topic) if topic else [_topic_of_folder(paths) or _only_topic(there)]
+        topics = _topics_of(paths, topic) or (_only_topic(there),)
         asked = limit is not None
         output = _Output(template, parquet, follow, is_hex, as_json, asked, grows=True)
-        for name in () if follow else topics:
-            partitions_of(there, name)
+        if not follow:
+            partitions_of(there, TopicSelection(topics))
         _show_records(there, topics, words, output, limit, options, start)
 
 
@@ -364,7 +372,7 @@ def _only_topic(paths: Sequence[str]) -> str:
     """Return the one topic that is there, but for Kafka's own."""
     from kafkalog.jobs.inspection.log_dirs import partitions_of  # noqa: PLC0415
 
-    topics = {key.topic for key in partitions_of(paths, None)} - INTERNAL_TOPICS
+    topics = {key.topic for key in partitions_of(paths)} - INTERNAL_TOPICS
     if len(topics) != 1:
         raise OptionError(f"say which topic: -t. Topics there: {listed(sorted(topics)) or 'none'}")
     return topics.pop()
@@ -458,7 +466,7 @@ def _show_records(
 def _tell_none(paths: list[str], topics: Sequence[str], partition: int | None) -> None:
     from kafkalog.jobs.inspection.batches import offsets_there  # noqa: PLC0415
 
-    there = listed([offsets_there(paths, topic, partition) for topic in topics])
+    there = offsets_there(paths, TopicSelection(tuple(topics)), partition)
     print_line(f"no such record is in {listed(topics)}: {there}", err=True)
 
 

@@ -14,7 +14,8 @@ from kafkalog.jobs.cli.arguments import (  # noqa: TC001 - typer reads annotatio
     Json,
     Partition,
     Paths,
-    TopicName,
+    TopicNames,
+    Topics,
 )
 from kafkalog.jobs.cli.output import (
     Loss,
@@ -29,9 +30,9 @@ from kafkalog.jobs.cli.output import (
     tell_dry_run,
 )
 from kafkalog.jobs.inspection.units import shown_size
-from kafkalog.jobs.process.arguments import ALLOW_BROKER, NOT_GIVEN, given_settings
+from kafkalog.jobs.process.arguments import ALLOW_BROKER, NOT_GIVEN, given_settings, select_topics
 from kafkalog.jobs.process.running import default_path, print_line
-from kafkalog.model import many
+from kafkalog.model import TopicSelection, many
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -199,7 +200,7 @@ def _row(place: DamagedPlace) -> dict[str, Any]:
 
 def retain(
     paths: Paths,
-    topic: TopicName = None,
+    topic: Topics = None,
     config: NOT_GIVEN = None,
     allow_broker: ALLOW_BROKER = False,
     yes: Yes = False,
@@ -211,7 +212,9 @@ def retain(
     with one_line_errors():
         from kafkalog.streaming.admin.retention import retain as act  # noqa: PLC0415
 
-        expire = partial(act, topic=topic, config=settings, allows_broker=allow_broker)
+        expire = partial(
+            act, topics=select_topics(topic), config=settings, allows_broker=allow_broker
+        )
         done = act_if_agreed(
             lambda plans: expire(paths, dry_run=plans), _lost_by, paths, yes=yes, dry_run=dry_run
         )
@@ -220,7 +223,7 @@ def retain(
 
 def delete_records(  # noqa: PLR0917 - what the command line offers
     paths: Paths,
-    topic: TopicName = None,
+    topic: TopicNames = None,
     partition: Partition = None,
     offset: Annotated[
         str | None,
@@ -245,7 +248,9 @@ def delete_records(  # noqa: PLR0917 - what the command line offers
     with one_line_errors():
         from kafkalog.streaming.admin.retention import delete_records as act  # noqa: PLC0415
 
-        wanted = _offsets(offsets) if offsets else _below(paths, topic or "", partition, offset)
+        wanted = (
+            _offsets(offsets) if offsets else _below(paths, select_topics(topic), partition, offset)
+        )
         done = act_if_agreed(
             lambda plans: act(paths, wanted, allows_broker=allow_broker, dry_run=plans),
             _lost_by,
@@ -268,12 +273,11 @@ def _lost_by(plan: Deleted) -> Loss | None:
 
 
 def _below(
-    paths: list[str], topic: str, partition: int | None, offset: str | None
+    paths: list[str], topics: TopicSelection, partition: int | None, offset: str | None
 ) -> dict[TopicPartition, int]:
-    """Return one new first offset for a partition, or for each of a topic."""
+    """Return one new first offset for a partition, or for each of some topics."""
     from kafkalog.errors import OptionError  # noqa: PLC0415
-    from kafkalog.jobs.inspection.log_dirs import partitions_of, unknown_partition  # noqa: PLC0415
-    from kafkalog.model import TopicPartition  # noqa: PLC0415
+    from kafkalog.jobs.inspection.log_dirs import partitions_of  # noqa: PLC0415
     from kafkalog.streaming.admin.retention import HIGH_WATERMARK_OFFSET  # noqa: PLC0415
 
     word = (offset or "").strip().lower().replace(",", "")
@@ -281,11 +285,7 @@ def _below(
     if not is_latest and not (word.isdecimal() and word.isascii()):
         raise OptionError(f"--offset is {offset!r}, expected an offset, or latest")
     start = HIGH_WATERMARK_OFFSET if is_latest else int(word)
-    there = [key for key in partitions_of(paths, topic) if partition in {None, key.partition}]
-    if not there:
-        wanted = TopicPartition(topic, partition or 0)
-        raise unknown_partition(wanted, paths, partitions_of(paths, topic))
-    return dict.fromkeys(there, start)
+    return dict.fromkeys(partitions_of(paths, topics, partition), start)
 
 
 def _offsets(text: str) -> dict[TopicPartition, int]:
@@ -361,7 +361,7 @@ def shortened_rows(done: Deleted) -> list[dict[str, Any]]:
 
 def compact(  # noqa: PLR0917 - what the command line offers
     paths: Paths,
-    topic: TopicName = None,
+    topic: Topics = None,
     partition: Partition = None,
     config: NOT_GIVEN = None,
     force: Annotated[
@@ -384,7 +384,7 @@ def compact(  # noqa: PLR0917 - what the command line offers
         from kafkalog.streaming.admin.compaction import compact as act  # noqa: PLC0415
 
         wanted = Wanted(
-            topic=topic,
+            topics=select_topics(topic),
             partition=partition,
             config=settings,
             forces=force,

@@ -112,7 +112,7 @@ def _all_topics(paths: list[str]) -> list[str]:
     """Name all topics but Kafka's own."""
     from kafkalog.jobs.inspection.log_dirs import partitions_of  # noqa: PLC0415
 
-    topics = {key.topic for key in partitions_of(paths, None)}
+    topics = {key.topic for key in partitions_of(paths)}
     return sorted(topic for topic in topics if topic not in INTERNAL_TOPICS)
 
 

@@ -13,7 +13,7 @@ from kafkalog.jobs.cli.arguments import (
     Json,
     Paths,
     Tier,
-    TopicName,
+    Topics,
     topics_there,
     with_tier,
 )
@@ -27,7 +27,12 @@ from kafkalog.jobs.cli.output import (
     print_rows,
     tell_dry_run,
 )
-from kafkalog.jobs.process.arguments import ALLOW_BROKER, point_in_time, split_names
+from kafkalog.jobs.process.arguments import (
+    ALLOW_BROKER,
+    point_in_time,
+    select_topics,
+    split_names,
+)
 from kafkalog.jobs.process.running import Form, print_line, printing
 from kafkalog.model import many
 
@@ -35,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from kafkalog.jobs.inspection.lag import LagMeter, LagTargets
-    from kafkalog.model import TopicPartition
+    from kafkalog.model import TopicPartition, TopicSelection
     from kafkalog.streaming.groups.administration import Changed
 
 
@@ -294,7 +299,7 @@ def lag(  # noqa: PLR0917 - what the command line offers
     group: Group = None,
     checkpoint: Checkpoint = None,
     offsets: Offsets = None,
-    topic: TopicName = None,
+    topic: Topics = None,
     watch: Watch = False,
     every: Every = 2.0,
     metrics_format: MetricsFormat = None,  # noqa: ARG001 - the class of all commands reads it
@@ -308,24 +313,24 @@ def lag(  # noqa: PLR0917 - what the command line offers
         paths = tier.below(paths)
         named = LagTargets(group or (), checkpoint or (), offsets)
         if printing().form is Form.PROMETHEUS:
-            _print_metrics(paths, named, topic)
+            _print_metrics(paths, named, select_topics(topic))
             return
-        meter = LagMeter(paths, named, topic)
+        meter = LagMeter(paths, named, select_topics(topic))
         if watch:
             _show_for_ever(meter, every, as_json=as_json)
         rows = meter.look()
     print_rows(rows if as_json else _without_times(rows), as_json=as_json)
     if not rows:
-        print_line(f"no position is known in topic {topic}", err=True)
+        print_line(f"no position is known in {str(select_topics(topic)) or 'any topic'}", err=True)
     exit_if(row["lag"] is None for row in rows)
 
 
-def _print_metrics(paths: Sequence[str], named: LagTargets, topic: str | None) -> None:
+def _print_metrics(paths: Sequence[str], named: LagTargets, topics: TopicSelection) -> None:
     """Print what Prometheus reads: for the textfile collector of its node exporter."""
     from kafkalog.jobs.inspection.metrics import LogMetrics  # noqa: PLC0415
     from kafkalog.texts import metrics_text  # noqa: PLC0415
 
-    typer.echo(metrics_text(LogMetrics(paths, named, topic).collect()), nl=False)
+    typer.echo(metrics_text(LogMetrics(paths, named, topics).collect()), nl=False)
 
 
 @with_tier
@@ -333,7 +338,7 @@ def serve_metrics(
     paths: Paths,
     group: Group = None,
     checkpoint: Checkpoint = None,
-    topic: TopicName = None,
+    topic: Topics = None,
     host: Host = "127.0.0.1",
     port: Port = 9308,
     tier: Tier = NO_TIER,
@@ -343,7 +348,8 @@ def serve_metrics(
         from kafkalog.jobs.inspection.lag import LagTargets  # noqa: PLC0415
         from kafkalog.jobs.inspection.metrics import LogMetrics, serve  # noqa: PLC0415
 
-        metrics = LogMetrics(tier.below(paths), LagTargets(group or (), checkpoint or ()), topic)
+        named = LagTargets(group or (), checkpoint or ())
+        metrics = LogMetrics(tier.below(paths), named, select_topics(topic))
         metrics.collect()  # what is wrong with the paths is said here
         server, thread = serve(metrics, host, port)
         shown = f"[{host}]" if ":" in host else host

@@ -16,6 +16,7 @@ from kafkalog.jobs.cli.arguments import (  # noqa: TC001 - typer reads them
     Partition,
     Paths,
     TopicName,
+    Topics,
 )
 from kafkalog.jobs.cli.output import (
     Loss,
@@ -30,6 +31,7 @@ from kafkalog.jobs.cli.output import (
     tell_dry_run,
     tell_if_nothing,
 )
+from kafkalog.jobs.process.arguments import select_topics
 from kafkalog.jobs.process.running import print_line
 
 if TYPE_CHECKING:
@@ -46,12 +48,12 @@ __all__ = ["elect", "reassign", "replica_row", "replicas", "vote"]
 # The command ``node list``: who leads, who is in sync, and which nodes are there.
 
 
-def replicas(paths: Paths, topic: TopicName = None, as_json: Json = False) -> None:
+def replicas(paths: Paths, topic: Topics = None, as_json: Json = False) -> None:
     """Show the replicas of each partition of a set of several nodes; 1 if any is not in sync."""
     with one_line_errors():
         from kafkalog.streaming.admin.nodes.replicas import inspect_replicas  # noqa: PLC0415
 
-        found = inspect_replicas(paths, topic)
+        found = inspect_replicas(paths, select_topics(topic))
     rows = [replica_row(each) for each in found.partitions]
     if not as_json:  # what is rare is a column where it is so
         rare = [n for n in ("adding", "removing", "missing") if not any(row[n] for row in rows)]

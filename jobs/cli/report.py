@@ -12,7 +12,7 @@ from kafkalog.jobs.cli.arguments import (
     Json,
     Paths,
     Tier,
-    TopicName,
+    Topics,
     with_tier,
 )
 from kafkalog.jobs.cli.output import (
@@ -29,6 +29,7 @@ from kafkalog.jobs.process.arguments import (
     check_replaced,
     milliseconds,
     pairs,
+    select_topics,
 )
 from kafkalog.jobs.process.running import print_line
 
@@ -59,7 +60,7 @@ Png = Annotated[
 @with_tier
 def plot(
     paths: Paths,
-    topic: TopicName = None,
+    topic: Topics = None,
     png: Png = None,
     settings: SETTINGS = None,
     as_json: Json = False,
@@ -81,11 +82,10 @@ def plot(
         most = _SPANS_OF_BARS if png is None and not as_json else _SPANS_OF_A_CHART
         with progress_bar() as told:
             there = tier.below(paths)
-            found = measure(
-                there, topic, pairs(settings), told, most_spans=most, has_gaps=png is None
-            )
+            wanted, given = select_topics(topic), pairs(settings)
+            found = measure(there, wanted, given, told, most_spans=most, has_gaps=png is None)
         if png is not None:
-            draw(found, png, topic or ", ".join(paths))
+            draw(found, png, str(wanted) or ", ".join(paths))
     if as_json:
         print_rows(list(rows_of(found)), as_json=True)
     elif png is None:
@@ -127,7 +127,7 @@ WarnDays = Annotated[
 
 def report(
     paths: Paths,
-    topic: TopicName = None,
+    topic: Topics = None,
     html: Html = None,
     compare: Compare = None,
     checkpoint: Checkpoint = None,
@@ -145,18 +145,16 @@ def report(
             find_problems,
             read_figures,
         )
-        from kafkalog.jobs.report.page import (  # noqa: PLC0415
-            check_target,
-            page_of,
-            write_page,
-        )
+        from kafkalog.jobs.report.page import check_target, page_of, write_page  # noqa: PLC0415
 
         most = None if warn_lag is None else milliseconds("--warn-lag", warn_lag)
         if html is not None:
             check_target(html, paths)
         earlier = None if compare is None else read_figures(compare)
         with progress_bar() as told:
-            facts = gather(paths, checkpoint or (), told, checks=verify, topic=topic)
+            facts = gather(
+                paths, checkpoint or (), told, checks=verify, topics=select_topics(topic)
+            )
         findings = find_problems(facts, Limits(most, warn_days))
         if html is not None:
             write_page(html, page_of(facts, findings, earlier), paths)

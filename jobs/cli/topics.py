@@ -16,7 +16,6 @@ from kafkalog.jobs.cli.arguments import (
     Tier,
     Topic,
     Topics,
-    each_topic,
     with_tier,
 )
 from kafkalog.jobs.cli.output import (
@@ -31,7 +30,13 @@ from kafkalog.jobs.cli.output import (
     tell_if_nothing,
 )
 from kafkalog.jobs.inspection.units import shown_place
-from kafkalog.jobs.process.arguments import ALLOW_BROKER, SETTINGS, given_settings, pairs
+from kafkalog.jobs.process.arguments import (
+    ALLOW_BROKER,
+    SETTINGS,
+    given_settings,
+    pairs,
+    select_topics,
+)
 from kafkalog.jobs.process.running import print_line
 
 if TYPE_CHECKING:
@@ -69,7 +74,7 @@ def describe(
         from kafkalog.jobs.inspection.topics import describe_partitions  # noqa: PLC0415
 
         there = tier.below(paths)
-        rows = [row for each in each_topic(topic) for row in describe_partitions(there, each)]
+        rows = describe_partitions(there, select_topics(topic))
     print_rows(rows, as_json=as_json, spare=("topicId", "retention", "unfinished", "segments"))
 
 
@@ -82,7 +87,7 @@ def offsets(
         from kafkalog.jobs.inspection.topics import list_offsets  # noqa: PLC0415
 
         there = tier.below(paths)
-        rows = [row for each in each_topic(topic) for row in list_offsets(there, each)]
+        rows = list_offsets(there, select_topics(topic))
     print_rows(rows, as_json=as_json)
     exit_if(row["missing"] for row in rows)
 
@@ -101,7 +106,7 @@ def tiers(
 
         remote = tier.settings.get("remote.path")  # without it, the path is the tier
         there = tiered_paths(paths, remote, tier.settings)
-        rows = [row for each in each_topic(topic) for row in list_tiers(there, each)]
+        rows = list_tiers(there, select_topics(topic))
     shown = rows if as_json else [_shown_tier(row) for row in rows]
     spare = ("topicId", "path", "localSegments", "remoteStart", "remoteEnd", "localStart")
     print_rows(shown, as_json=as_json, spare=spare)
@@ -332,7 +337,5 @@ def stats(
         from kafkalog.jobs.inspection.figures import count_partitions  # noqa: PLC0415
 
         there, given = tier.below(paths), pairs(settings)
-        rows = [
-            row for each in each_topic(topic) for row in count_partitions(there, each, given, told)
-        ]
+        rows = count_partitions(there, select_topics(topic), given, told)
     print_rows(rows, as_json=as_json, spare=_SPARE)

@@ -33,7 +33,14 @@ from kafkalog.jobs.inspection.log_dirs import (
     tiered_rows,
     unverified_rows,
 )
-from kafkalog.model import INTERNAL_TOPICS, MAX_OFFSET, TopicPartition, listed
+from kafkalog.model import (
+    ALL_TOPICS,
+    INTERNAL_TOPICS,
+    MAX_OFFSET,
+    TopicPartition,
+    TopicSelection,
+    listed,
+)
 from kafkalog.streaming.admin.nodes.replicas import compare_replicas
 from kafkalog.streaming.commit.tail_recovery import TailRecovery
 from kafkalog.streaming.log.files import (
@@ -223,17 +230,17 @@ class Verified(NamedTuple):
     fault: Fault | None
 
 
-def verify_logs(paths: Sequence[str], topic: str | None) -> list[Row]:
+def verify_logs(paths: Sequence[str], topics: TopicSelection = ALL_TOPICS) -> list[Row]:
     """Check every segment, and that each log reaches what is committed to it.
 
     ``problem`` is None where nothing is wrong. A row without a segment says what a log lacks, or
     that a commit state cannot be trusted.
     """
-    return [each.row for each in verified(paths, topic)]
+    return [each.row for each in verified(paths, topics)]
 
 
 def verified(
-    paths: Sequence[str], topic: str | None, watch: LogEndTracker | None = None
+    paths: Sequence[str], topics: TopicSelection = ALL_TOPICS, watch: LogEndTracker | None = None
 ) -> Iterator[Verified]:
     """Yield the rows of :func:`verify_logs` as they are found, each with the kind of its problem.
 
@@ -245,23 +252,23 @@ def verified(
         LogDirectoryError: there is no partition, and nothing shows that there ever was one.
     """
     if watch is None:
-        watch = ends_of(paths, topic)
+        watch = ends_of(paths, topics)
         with suppress(KafkaLogError):
             watch.look()  # what it lists serves all; what is wrong is told below
     damaged = set()
-    for key, each in _verified_segments(paths, topic, watch):
+    for key, each in _verified_segments(paths, topics, watch):
         if each.fault is Fault.BATCHES:
             damaged.add(key)
         yield each
-    yield from _verified_ends(paths, topic, watch)
-    yield from _verified_files(paths, topic, watch, damaged)
-    for key, text in compare_replicas(paths, topic):
+    yield from _verified_ends(paths, topics, watch)
+    yield from _verified_files(paths, topics, watch, damaged)
+    for key, text in compare_replicas(paths, topics):
         row = {**key._asdict(), "segment": None, "problem": text}
         yield Verified(row, Fault.REPLICAS)
 
 
 def _verified_ends(
-    paths: Sequence[str], topic: str | None, watch: LogEndTracker
+    paths: Sequence[str], topics: TopicSelection, watch: LogEndTracker
 ) -> Iterator[Verified]:
     refused, tiered = None, []
     try:
@@ -269,11 +276,11 @@ def _verified_ends(
         tiered = list(tiered_rows(watch))
     except KafkaLogError as error:
         refused = error
-        missing = _missing_of_others(paths, topic)
+        missing = _missing_of_others(paths, topics)
     if refused is not None:
-        row = {"topic": topic, "partition": None, "segment": None, "problem": str(refused)}
+        row = {"topic": topics.only, "partition": None, "segment": None, "problem": str(refused)}
         yield Verified(row, Fault.STATE)
-    for row in unverified_rows(log_dirs_of(paths), topic):
+    for row in unverified_rows(log_dirs_of(paths), topics):
         yield Verified(row, Fault.MISSING)
     for row in tiered:
         yield Verified(row, Fault.TIERED)
@@ -284,7 +291,7 @@ def _verified_ends(
 
 def _verified_files(
     paths: Sequence[str],
-    topic: str | None,
+    topics: TopicSelection,
     watch: LogEndTracker,
     damaged: Collection[TopicPartition],
 ) -> Iterator[Verified]:
@@ -295,7 +302,7 @@ def _verified_files(
     """
     ends: dict[TopicPartition, int] = {}
     problems: defaultdict[TopicPartition, list[str | None]] = defaultdict(list)
-    there = partitions_of(paths, topic, watch=watch)
+    there = partitions_of(paths, topics, watch=watch)
     for key, found in there.items():
         with _noting(problems[key]):
             seen = None if key in damaged else watch.seen_end(found)
@@ -403,12 +410,15 @@ def _check_all_committed(
         log.check_has_no_more(min(end, _log_end(found)))  # if it was not rolled back since
 
 
-def _missing_of_others(paths: Sequence[str], topic: str | None) -> dict[TopicPartition, OffsetGap]:
+def _missing_of_others(
+    paths: Sequence[str], topics: TopicSelection
+) -> dict[TopicPartition, OffsetGap]:
     """Find out what each log lacks, one by one, if one of them cannot be looked at."""
     missing: dict[TopicPartition, OffsetGap] = {}
-    for key in partitions_of(paths, topic):
+    for key in partitions_of(paths, topics):
         with suppress(KafkaLogError):
-            missing |= ends_of(paths, *key).look().missing
+            alone = ends_of(paths, TopicSelection.of(key.topic), key.partition)
+            missing |= alone.look().missing
     return missing
 
 
@@ -425,13 +435,13 @@ def summary_of(rows: Sequence[Row]) -> dict[str, int]:
 
 
 def _verified_segments(
-    paths: Sequence[str], topic: str | None, watch: LogEndTracker
+    paths: Sequence[str], topics: TopicSelection, watch: LogEndTracker
 ) -> Iterator[tuple[TopicPartition, Verified]]:
     records = RecordCheck()
     keys: deque[TopicPartition] = deque()
 
     def pairs() -> Iterator[tuple[LogSegment, LogSegment | None]]:
-        for key, found in partitions_of(paths, topic, watch=watch).items():
+        for key, found in partitions_of(paths, topics, watch=watch).items():
             for pair in _segments(found, watch):
                 keys.append(key)
                 yield pair
@@ -483,15 +493,20 @@ def _checked(
 
 
 def dump_batches(
-    paths: Sequence[str], topic: str, partition: int | None, start: int, count: int | None
+    paths: Sequence[str],
+    topics: TopicSelection,
+    partition: int | None,
+    start: int,
+    count: int | None,
 ) -> Iterator[Row]:
     """Yield the headers of up to ``count`` batches from an offset on, partition by partition.
 
     Up to the end of the log, or to the committed end if damage makes the log end before it.
     """
-    say_missing(log_dirs_of(paths), topic)
-    wanted = sorted(partitions_of(paths, topic, partition))
-    watch = ends_of(paths, topic, partition)
+    log_dirs = log_dirs_of(paths)  # held, so that what is listed again need not be parsed again
+    say_missing(log_dirs, topics)
+    wanted = sorted(partitions_of(paths, topics, partition))
+    watch = ends_of(paths, topics, partition)
     ends = watch.look().offsets
     say_tiered(watch)
     rows = (row for key in wanted for row in _batches_of(watch, key, ends[key], start))
@@ -515,9 +530,9 @@ def _batches_of(
         yield from _headers(log, first, end)
 
 
-def offsets_there(paths: Sequence[str], topic: str, partition: int | None) -> str:
-    """Say which offsets the partitions of a topic have: ``t-0 is [0, 20)``."""
-    watch = ends_of(paths, topic, partition)
+def offsets_there(paths: Sequence[str], topics: TopicSelection, partition: int | None) -> str:
+    """Say which offsets the partitions of topics have: ``t-0 is [0, 20)``."""
+    watch = ends_of(paths, topics, partition)
     ends = watch.look().offsets
     return listed(
         [f"{key} is [{watch.log_start(key)}, {end})" for key, end in sorted(ends.items())]

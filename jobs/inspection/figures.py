@@ -10,7 +10,7 @@ import numpy as np
 
 from kafkalog.jobs.inspection.log_dirs import partitions_of, source_options
 from kafkalog.jobs.inspection.records import read_in_threads
-from kafkalog.model import NO_TIMESTAMP
+from kafkalog.model import NO_TIMESTAMP, TopicSelection
 from kafkalog.streaming.log.files import LOG, parse_base_offset
 from kafkalog.streaming.options.declaring import warn_ignored
 from kafkalog.streaming.options.read_options import ReadOptions
@@ -111,17 +111,17 @@ class PartitionCount:
 
 def count_partitions(
     paths: Sequence[str],
-    topic: str | None,
+    topics: TopicSelection,
     options: Mapping[str, str],
     told: Callable[[int, int], object],
 ) -> list[Row]:
-    """Return a row for each partition, of one topic if it is named; ``told`` as for reading.
+    """Return a row for each partition of topics; ``told`` as for reading.
 
     Raises:
         UnknownTopicOrPartitionError: there is no such topic.
         KafkaLogError: directories or logs that cannot be read.
     """
-    counts = {key: PartitionCount() for key in sorted(partitions_of(paths, topic))}
+    counts = {key: PartitionCount() for key in sorted(partitions_of(paths, topics))}
     for key, batches in read_batches(paths, counts, options, told):
         counts[key].add(batches)
     return [count.row(key) for key, count in counts.items()]
@@ -335,14 +335,14 @@ def _summed_by(numbers: Integers, sizes: Integers) -> Iterable[tuple[int, Sequen
 
 def measure(
     paths: Sequence[str],
-    topic: str | None,
+    topics: TopicSelection,
     options: Mapping[str, str],
     told: Callable[[int, int], object],
     *,
     most_spans: int,
     has_gaps: bool,
 ) -> dict[TopicPartition, Measured]:
-    """Measure all partitions, or those of one topic; ``told`` as for reading.
+    """Measure the partitions of topics; ``told`` as for reading.
 
     All timelines have spans of one width, as :func:`with_one_width` gives them.
 
@@ -350,7 +350,7 @@ def measure(
         UnknownTopicOrPartitionError: there is no such topic.
         KafkaLogError: directories or logs that cannot be read.
     """
-    found = {key: Measured(Timeline(most_spans)) for key in sorted(partitions_of(paths, topic))}
+    found = {key: Measured(Timeline(most_spans)) for key in sorted(partitions_of(paths, topics))}
     for key, batches in read_batches(paths, found, options, told):
         found[key].add(batches)
     with_one_width(found, has_gaps=has_gaps)

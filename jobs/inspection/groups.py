@@ -16,7 +16,7 @@ from kafkalog.jobs.inspection.log_dirs import (
     partitions_of,
     say_missing,
 )
-from kafkalog.model import OFFSETS_TOPIC, TopicPartition, listed
+from kafkalog.model import OFFSETS_TOPIC, TopicPartition, TopicSelection, listed
 from kafkalog.streaming.coordinator.group_replay import partition_for_group, read_groups
 from kafkalog.streaming.groups.member_files import MemberFolder
 from kafkalog.streaming.groups.position_topics import is_of_earlier_topic, last_batch_of
@@ -60,7 +60,7 @@ def list_groups(
         KafkaLogError: directories or logs that cannot be read.
     """
     log_dirs = log_dirs_of(paths)
-    lost = say_missing(log_dirs, None)
+    lost = say_missing(log_dirs)
     groups = _groups(paths, log_dirs, names, watch)
     for name in names:
         if name not in groups:
@@ -120,10 +120,10 @@ def _groups(
     paths: Sequence[str], log_dirs: LogDirs, names: Sequence[str], seen: LogEndTracker | None
 ) -> dict[str, KnownGroup]:
     """Return the groups that are named, and maybe others; all where one of them is not there."""
-    watch = ends_of(paths, OFFSETS_TOPIC)
+    watch = ends_of(paths, TopicSelection.of(OFFSETS_TOPIC))
     known = watch.look().offsets
     if not known:
-        there = partitions_of(paths, None, watch=seen)
+        there = partitions_of(paths, watch=seen)
         # A broker's groups may be in a directory that was not named; the sink knows all of its own.
         if there and load_committed(log_dirs.paths).state is None:
             _LOGGER.warning("there is no topic %s here, which has the positions", OFFSETS_TOPIC)

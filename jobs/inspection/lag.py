@@ -26,7 +26,7 @@ from kafkalog.jobs.inspection.log_dirs import (
     say_missing,
 )
 from kafkalog.jobs.pipelines.replay_checkpoint import FILE, ReplayCheckpoint
-from kafkalog.model import OFFSETS_TOPIC, listed
+from kafkalog.model import ALL_TOPICS, OFFSETS_TOPIC, TopicSelection, listed
 from kafkalog.streaming.coordinator.group_replay import (
     PositionsReplay,
     partition_for_group,
@@ -363,20 +363,22 @@ class LagMeter:
     Not thread safe.
     """
 
-    def __init__(self, paths: Sequence[str], named: LagTargets, topic: str | None = None) -> None:
-        """Take the log directories, who reads them, and the one topic to show, or None for all.
+    def __init__(
+        self, paths: Sequence[str], named: LagTargets, topics: TopicSelection = ALL_TOPICS
+    ) -> None:
+        """Take the log directories, who reads them, and the topics to show.
 
         Raises:
             UnknownTopicOrPartitionError: there is no such topic.
             LogDirectoryError: there is nothing to look at.
         """
         self._named = named
-        self._topic = topic
-        self._lost = say_missing(log_dirs_of(paths), topic)
-        if topic not in {key.topic for key in self._lost}:
-            check_some_partition(paths, topic)
+        self._topics = topics
+        log_dirs = log_dirs_of(paths)  # held, so that what is listed again need not be parsed again
+        self._lost = say_missing(log_dirs, topics)
+        check_some_partition(paths, topics, self._lost)
         self._watch = ends_of_chosen(
-            paths, lambda key: topic is None or key.topic in {topic, OFFSETS_TOPIC}
+            paths, lambda key: key.topic in topics or key.topic == OFFSETS_TOPIC
         )
         self._found: dict[_Place, tuple[object, _Found]] = {}
 
@@ -401,7 +403,7 @@ class LagMeter:
             rows += [
                 self._row(reader, key, ends.get(key), before)
                 for key in sorted(keys)
-                if self._topic in {None, key.topic}
+                if key.topic in self._topics
             ]
         return rows
 

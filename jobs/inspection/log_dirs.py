@@ -18,7 +18,7 @@ from kafkalog.errors import (
 )
 from kafkalog.files.paths import NodePlace
 from kafkalog.files.storage import RemoteRoot
-from kafkalog.model import TopicPartition, listed, said_there
+from kafkalog.model import ALL_TOPICS, TopicPartition, TopicSelection, listed, said_there
 from kafkalog.streaming.log.files import parse_partition_directory
 from kafkalog.streaming.log.log_dir import entries_of, is_log_directory, log_dirs_near, refuse_file
 from kafkalog.streaming.log.segments import has_segments
@@ -33,7 +33,7 @@ from kafkalog.streaming.store.recovery.lost_partitions import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from kafkalog.streaming.log.log_dir import PartitionDirectory
 
@@ -66,8 +66,10 @@ _LOGGER: Final = logging.getLogger("kafkalog.jobs")
 Row = dict[str, Any]
 
 
-def say_missing(log_dirs: LogDirs, topic: str | None) -> Mapping[TopicPartition, int]:
-    """Warn of what is missing, of one topic if it is named.
+def say_missing(
+    log_dirs: LogDirs, topics: TopicSelection = ALL_TOPICS
+) -> Mapping[TopicPartition, int]:
+    """Warn of what is missing of topics.
 
     Returns:
         the partitions that are lost, with the ends that are committed.
@@ -78,7 +80,7 @@ def say_missing(log_dirs: LogDirs, topic: str | None) -> Mapping[TopicPartition,
             load_committed(log_dirs.paths),
             log_dirs.paths,
             there,
-            lambda key: topic in {None, key.topic},
+            lambda key: key.topic in topics,
         )
     except KafkaLogError as error:
         _LOGGER.warning("whether something is missing cannot be told: %s", error)
@@ -94,7 +96,7 @@ def tiered_rows(watch: LogEndTracker) -> Iterator[Row]:
         yield {**key._asdict(), "segment": None, "problem": str(start)}
 
 
-def unverified_rows(log_dirs: LogDirs, topic: str | None) -> Iterator[Row]:
+def unverified_rows(log_dirs: LogDirs, topics: TopicSelection) -> Iterator[Row]:
     """Return a row for the members of the set that are missing, and for each partition gone.
 
     Whoever verifies wants to know that all is there: members that were left out on purpose count.
@@ -110,7 +112,7 @@ def unverified_rows(log_dirs: LogDirs, topic: str | None) -> Iterator[Row]:
         yield {"topic": None, "partition": None, "segment": None, "problem": str(members)}
         return
     for known, numbers in lost:
-        for number in numbers if topic in {None, known.name} else ():
+        for number in numbers if known.name in topics else ():
             yield {
                 "topic": known.name,
                 "partition": number,
@@ -235,25 +237,37 @@ def _places(paths: Sequence[str]) -> tuple[str, ...]:
     return places
 
 
-def check_some_partition(paths: Sequence[str], topic: str | None) -> None:
+def check_some_partition(
+    paths: Sequence[str], topics: TopicSelection, lost: Collection[TopicPartition] = ()
+) -> None:
     """Refuse paths, or a topic, without a partition; a look into a folder or two is enough.
+
+    Topics of which partitions are ``lost`` are known, whatever is left of them.
 
     Raises:
         UnknownTopicOrPartitionError, LogDirectoryError: as :func:`partitions_of`.
     """
-    there = live_partitions(log_dirs_of(paths))
-    wanted = (where for key, where in there.items() if topic in {None, key.topic})
-    if not any(has_segments(where.path) for where in wanted):
-        partitions_of(paths, topic)  # says why
+    known = {key.topic for key in lost}
+    there = (
+        key.topic
+        for key, where in live_partitions(log_dirs_of(paths)).items()
+        if key.topic in topics and key.topic not in known and has_segments(where.path)
+    )
+    while not known or not known.issuperset(topics.named):
+        found = next(there, None)
+        if found is None:
+            partitions_of(paths, topics)  # says why
+            return
+        known.add(found)
 
 
 def partitions_of(
     paths: Sequence[str],
-    topic: str | None,
+    topics: TopicSelection = ALL_TOPICS,
     partition: int | None = None,
     watch: LogEndTracker | None = None,
 ) -> dict[TopicPartition, PartitionDirectory]:
-    """Find the partitions, of one topic if it is named, or one of it; no other is looked into.
+    """Find the partitions of topics, or one of each; no other is looked into.
 
     A folder that has a partition's name and no segment is no partition; a warning says so. With
     ``watch``, which has looked, none is listed again that it has listed.
@@ -267,22 +281,33 @@ def partitions_of(
     wanted = {
         key: where
         for key, where in there.items()
-        if topic in {None, key.topic} and partition in {None, key.partition}
+        if key.topic in topics and partition in {None, key.partition}
     }
     found = _with_segments(wanted, watch)
-    if found:
+    absent = set(topics.named).difference(key.topic for key in found)
+    if found and not absent:
         return found
-    others = _with_segments({key: where for key, where in there.items() if key not in wanted})
+    others = {
+        **found,
+        **_with_segments({key: where for key, where in there.items() if key not in wanted}),
+    }
     if not others:
         explain_nothing(log_dirs.paths)
-    if topic is None:
+    if not absent:
         return found
+    topic = next(name for name in topics.named if name in absent)
     if partition is not None and any(key.topic == topic for key in others):
         raise unknown_partition(TopicPartition(topic, partition), paths, others)
-    names = sorted({key.topic for key in others})
-    raise UnknownTopicOrPartitionError(
-        f"no partition of topic {topic} is in {', '.join(map(str, log_dirs.paths))}. "
-        + said_there(topic, others)
+    raise _unknown_topic(topic, log_dirs.paths, others)
+
+
+def _unknown_topic(
+    topic: str, paths: Iterable[Path], there: Mapping[TopicPartition, PartitionDirectory]
+) -> UnknownTopicOrPartitionError:
+    names = sorted({key.topic for key in there})
+    return UnknownTopicOrPartitionError(
+        f"no partition of topic {topic} is in {', '.join(map(str, paths))}. "
+        + said_there(topic, there)
         + _partition_meant(topic, names)
     )
 
@@ -308,10 +333,12 @@ def _partition_meant(topic: str, names: Sequence[str]) -> str:
     return f". {topic} is a partition: --topic {key.topic} --partition {key.partition}"
 
 
-def ends_of(paths: Sequence[str], topic: str | None, partition: int | None = None) -> LogEndTracker:
-    """Make ready to look at the ends of all partitions, of one topic's, or of one partition."""
+def ends_of(
+    paths: Sequence[str], topics: TopicSelection = ALL_TOPICS, partition: int | None = None
+) -> LogEndTracker:
+    """Make ready to look at the ends of the partitions of topics, or of one of each."""
     return ends_of_chosen(
-        paths, lambda key: topic in {None, key.topic} and partition in {None, key.partition}
+        paths, lambda key: key.topic in topics and partition in {None, key.partition}
     )
 
 

@@ -16,7 +16,7 @@ from kafkalog.files.system import system
 from kafkalog.jobs.inspection.lag import LagMeter
 from kafkalog.jobs.inspection.log_dirs import ends_of, log_dirs_of
 from kafkalog.jobs.inspection.topics import describe_partitions
-from kafkalog.model import TopicPartition
+from kafkalog.model import ALL_TOPICS, TopicPartition, TopicSelection
 from kafkalog.streaming.log.files import LOG
 from kafkalog.streaming.log.read.timestamps import largest_timestamp
 from kafkalog.texts import Metric
@@ -42,18 +42,20 @@ _SHORTEST: Final = 3600.0
 class LogMetrics:
     """Looks at a log again and again; what is as before is not read again. Not thread safe."""
 
-    def __init__(self, paths: Sequence[str], named: LagTargets, topic: str | None = None) -> None:
-        """Take the log directories, who reads them, and the one topic to measure, or None for all.
+    def __init__(
+        self, paths: Sequence[str], named: LagTargets, topics: TopicSelection = ALL_TOPICS
+    ) -> None:
+        """Take the log directories, who reads them, and the topics to measure.
 
         Raises:
             UnknownTopicOrPartitionError: there is no such topic.
             LogDirectoryError: there is nothing to look at.
         """
         self._paths = paths
-        self._topic = topic
+        self._topics = topics
         self._names_readers = bool(named.groups or named.checkpoints or named.offsets)
-        self._meter = LagMeter(paths, named, topic)
-        self._watch = ends_of(paths, topic)
+        self._meter = LagMeter(paths, named, topics)
+        self._watch = ends_of(paths, topics)
 
     def collect(self) -> list[Metric]:
         """Return all metrics as of now.
@@ -62,7 +64,7 @@ class LogMetrics:
             KafkaLogError: directories, logs or checkpoints that cannot be read.
         """
         began = system.monotonic()
-        rows = describe_partitions(self._paths, self._topic, self._watch)
+        rows = describe_partitions(self._paths, self._topics, self._watch)
         found = [
             *lag_metrics(self._lags()),
             *self._partition_metrics(rows),
@@ -87,7 +89,7 @@ class LogMetrics:
         }
         now = system.time_ns() / 1e9
         for row in rows:
-            if self._topic is None and row["topic"].startswith("__"):
+            if self._topics == ALL_TOPICS and row["topic"].startswith("__"):
                 continue  # Kafka's own topics have 50 partitions each
             labels = {"topic": row["topic"], "partition": row["partition"]}
             values = {

@@ -16,7 +16,7 @@ from kafkalog.errors import OptionError, UnknownTopicOrPartitionError
 from kafkalog.files.parallel import available_cores
 from kafkalog.files.system import system
 from kafkalog.jobs.inspection.log_dirs import ends_of, partitions_of, unknown_partition
-from kafkalog.model import EVERYTHING, Intervals, TopicPartition
+from kafkalog.model import EVERYTHING, Intervals, TopicPartition, TopicSelection
 from kafkalog.streaming.log.read.slice_reader import NarrowedDecoder
 from kafkalog.streaming.options.declaring import warn_ignored
 from kafkalog.streaming.options.read_options import ReadOptions
@@ -272,13 +272,13 @@ def offsets_before_end(
         UnknownTopicOrPartitionError: there is no such topic, or partition.
     """
     starts: dict[str, dict[str, int]] = {}
-    for topic in topics:
-        there = partitions_of(paths, topic)
-        watch = ends_of(paths, topic, partition)
-        for key, end in watch.look().offsets.items():
-            if key in there:
-                start = max(watch.log_start(key), end - count)
-                starts.setdefault(topic, {})[str(key.partition)] = start
+    wanted = TopicSelection(tuple(topics))
+    there = partitions_of(paths, wanted)
+    watch = ends_of(paths, wanted, partition)
+    for key, end in watch.look().offsets.items():
+        if key in there:
+            start = max(watch.log_start(key), end - count)
+            starts.setdefault(key.topic, {})[str(key.partition)] = start
     return {"startingOffsets": json.dumps(starts)} if starts else {}
 
 

@@ -9,7 +9,7 @@ from kafkalog.errors import KafkaLogError, OptionError
 from kafkalog.files.storage import TieredRoot
 from kafkalog.jobs.inspection.log_dirs import TieredPaths, log_dirs_of
 from kafkalog.jobs.inspection.topics import ends_of
-from kafkalog.model import NOTHING, Intervals
+from kafkalog.model import ALL_TOPICS, NOTHING, Intervals, TopicSelection
 from kafkalog.streaming.log.segments import base_offsets_of, segment_names
 from kafkalog.streaming.options.read_options import ReadOptions
 from kafkalog.streaming.tiers.tiered_store import TieredPath, tier_of
@@ -46,7 +46,7 @@ def tiered_paths(
     return TieredPaths(ReadOptions.parse({**given, "subscribePattern": ".*"}).paths, given)
 
 
-def list_tiers(places: Sequence[str], topic: str | None) -> list[Row]:
+def list_tiers(places: Sequence[str], topics: TopicSelection = ALL_TOPICS) -> list[Row]:
     """Return a row for each partition that has something in a tier, in order of their names.
 
     ``onlyRemote``, ``both`` and ``onlyLocal`` are the ranges of offsets that the tier has, the log
@@ -61,20 +61,20 @@ def list_tiers(places: Sequence[str], topic: str | None) -> list[Row]:
     assert isinstance(last, TieredRoot)  # noqa: S101 - it was chosen so
     tier = tier_of(last)
     found = log_dirs_of(places).partitions()
-    rows, ends = [], _Ends(places, topic)
+    rows, ends = [], _Ends(places, topics)
     for key, where in found.items():
-        if topic in {None, key.topic} and isinstance(where.path, TieredPath):
+        if key.topic in topics and isinstance(where.path, TieredPath):
             row = _row(key, where.path, tier, partial(ends.get, key))
             if row["remoteSegments"] or row["orphans"]:
                 rows.append(row)
-    return rows + _rows_of_former_topics(tier, found, topic)
+    return rows + _rows_of_former_topics(tier, found, topics)
 
 
 class _Ends:
     """Where logs end, found out with the first that is asked for."""
 
-    def __init__(self, places: Sequence[str], topic: str | None) -> None:
-        self._given = places, topic
+    def __init__(self, places: Sequence[str], topics: TopicSelection) -> None:
+        self._given = places, topics
         self._found: Mapping[TopicPartition, int] | None = None
 
     def get(self, key: TopicPartition) -> int | None:
@@ -136,7 +136,7 @@ def _joined(ranges: Iterable[tuple[int, int | None]]) -> Intervals:
 
 
 def _rows_of_former_topics(
-    tier: Tier, found: Mapping[TopicPartition, PartitionDirectory], topic: str | None
+    tier: Tier, found: Mapping[TopicPartition, PartitionDirectory], topics: TopicSelection
 ) -> list[Row]:
     """Return a row for what lies in the tier of topics whose name has another one now."""
     rows = []
@@ -144,7 +144,7 @@ def _rows_of_former_topics(
         key = each.topic_partition
         where = found.get(key)
         folder = None if where is None else where.path
-        if topic not in {None, key.topic} or not isinstance(folder, TieredPath):
+        if key.topic not in topics or not isinstance(folder, TieredPath):
             continue
         now = folder.view().topic_id
         if now is None or each.topic_id in {None, now}:

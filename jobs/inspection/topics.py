@@ -18,6 +18,7 @@ from kafkalog.jobs.inspection.log_dirs import (
     partitions_of,
     say_missing,
 )
+from kafkalog.model import ALL_TOPICS, TopicSelection
 from kafkalog.streaming.admin.nodes.replicas import inspect_replicas
 from kafkalog.streaming.coordinator.cluster_metadata import find_cluster_view
 from kafkalog.streaming.log.partition_log import PartitionLog
@@ -46,9 +47,9 @@ def list_topics(
     """
     sizes = {(row["topic"], row["partition"]): row["bytes"] for row in described}
     log_dirs = log_dirs_of(paths)  # held, so that what is listed again need not be parsed again
-    say_missing(log_dirs, None)
+    say_missing(log_dirs)
     rows: dict[str, Row] = {}
-    for key, found in partitions_of(paths, None, watch=watch).items():
+    for key, found in partitions_of(paths, watch=watch).items():
         row = rows.get(key.topic)
         if row is None:  # its id is read once
             row = rows[key.topic] = {"topic": key.topic, "topicId": read_topic_id(found.path)}
@@ -91,18 +92,18 @@ def _add_replicas(paths: Sequence[str], rows: dict[str, Row]) -> None:
 
 
 def describe_partitions(
-    paths: Sequence[str], topic: str | None, watch: LogEndTracker | None = None
+    paths: Sequence[str], topics: TopicSelection = ALL_TOPICS, watch: LogEndTracker | None = None
 ) -> list[Row]:
     """Return a row for each partition; with ``watch``, of :func:`ends_of`, by its looks."""
     log_dirs = log_dirs_of(paths)  # held, so that what is listed again need not be parsed again
     committed = load_committed(log_dirs_of(paths).paths)
     rows = []
-    say_missing(log_dirs, topic)
-    check_some_partition(paths, topic)
-    watch = watch or ends_of(paths, topic)
+    say_missing(log_dirs, topics)
+    check_some_partition(paths, topics)
+    watch = watch or ends_of(paths, topics)
     say_tiered(watch)
     ends, ids = watch.ends.offsets, watch.topic_ids()
-    there = partitions_of(paths, topic, watch=watch)
+    there = partitions_of(paths, topics, watch=watch)
     for key, end in ends.items():
         if key not in there:
             continue
@@ -175,7 +176,7 @@ def _size(log: PartitionLog) -> int:
 
 
 def list_offsets(
-    paths: Sequence[str], topic: str | None, watch: LogEndTracker | None = None
+    paths: Sequence[str], topics: TopicSelection = ALL_TOPICS, watch: LogEndTracker | None = None
 ) -> list[Row]:
     """Return the first and the committed end offset of each partition.
 
@@ -184,13 +185,12 @@ def list_offsets(
     in the log. A partition that is committed and has no folder misses all, and has no offsets.
     """
     log_dirs = log_dirs_of(paths)  # held, so that what is listed again need not be parsed again
-    lost = say_missing(log_dirs, topic)
-    if not lost:
-        check_some_partition(paths, topic)
-    watch = watch or ends_of(paths, topic)
+    lost = say_missing(log_dirs, topics)
+    check_some_partition(paths, topics, lost)
+    watch = watch or ends_of(paths, topics)
     say_tiered(watch)
     ends = watch.ends
-    there = {} if lost else partitions_of(paths, topic, watch=watch)
+    there = {} if lost else partitions_of(paths, topics, watch=watch)
     unread = watch.unread()
     rows = [
         {

@@ -14,6 +14,7 @@ import typer
 from kafkalog.errors import KafkaLogError, OptionError
 from kafkalog.files.paths import SCHEME, NodePlace, local_path
 from kafkalog.files.regular import open_regular
+from kafkalog.model import ALL_TOPICS, TopicSelection
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -30,6 +31,7 @@ __all__ = [
     "READ_ISOLATION",
     "REBUILD",
     "SETTINGS",
+    "SOME_TOPICS",
     "STORES",
     "TABLE",
     "TABLE_FORMAT",
@@ -51,6 +53,7 @@ __all__ = [
     "point_in_time",
     "reading_options",
     "refuse_all_but_stores",
+    "select_topics",
     "split_names",
     "stores_opened",
 ]
@@ -75,6 +78,10 @@ LOG = Annotated[
 TOPIC = Annotated[str, typer.Option("--topic", "-t", help="The topic.")]
 TOPICS = Annotated[
     list[str], typer.Option("--topic", "-t", help="The topic; several with commas, or repeated.")
+]
+SOME_TOPICS = Annotated[
+    list[str] | None,
+    typer.Option("--topic", "-t", help="These topics only; with commas, or repeated."),
 ]
 TABLE = Annotated[str, typer.Argument(metavar="TABLE", help="The folder of the table.")]
 TABLE_FORMAT = Annotated[
@@ -267,6 +274,15 @@ def split_names(words: Iterable[str]) -> tuple[str, ...]:
     if not all(names):
         raise typer.BadParameter(f"{','.join(words)!r} has an empty name", param_hint="--topic")
     return tuple(dict.fromkeys(names))
+
+
+def select_topics(words: Iterable[str] | None) -> TopicSelection:
+    """Return the topics that ``--topic`` names; all where it is not given.
+
+    Raises:
+        BadParameter: a name that is empty.
+    """
+    return TopicSelection(split_names(words)) if words else ALL_TOPICS
 
 
 _DAY_MS: Final = 86_400_000

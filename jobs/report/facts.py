@@ -28,7 +28,7 @@ from kafkalog.jobs.inspection.log_dirs import (
 )
 from kafkalog.jobs.inspection.metrics import describe_disks, describe_writers
 from kafkalog.jobs.inspection.topics import describe_partitions, list_offsets, list_topics
-from kafkalog.model import INTERNAL_TOPICS, TopicPartition
+from kafkalog.model import ALL_TOPICS, INTERNAL_TOPICS, TopicPartition, TopicSelection
 from kafkalog.streaming.log.read.salvage import SUMMARY
 from kafkalog.streaming.log.read.transactions import open_at
 
@@ -86,12 +86,12 @@ class Facts:
 
     ``paths`` are the log directories as they may be shown: without the keys that a URI may hold.
     ``unknown`` has what could not be found out: a part of the report, and why. ``warnings`` are
-    those that were logged meanwhile. ``topic`` is the one that was asked for; None for all.
+    those that were logged meanwhile. ``wanted`` are the topics that were asked for.
     """
 
     paths: Sequence[str]
     made_at: int
-    topic: str | None = None
+    wanted: TopicSelection = ALL_TOPICS
     checks: bool = True
     is_ours: bool = False
     """Whether the sink has the directories; else they are a broker's, or a copy of a broker's."""
@@ -121,7 +121,7 @@ def gather(
     told: Callable[[int, int], object],
     *,
     checks: bool,
-    topic: str | None = None,
+    topics: TopicSelection = ALL_TOPICS,
 ) -> Facts:
     """Look at log directories; a part that cannot be found out leaves the others as they are.
 
@@ -130,7 +130,7 @@ def gather(
         checkpoints: folders of queries whose lag is wanted.
         told: called with the bytes that are read, and those to read.
         checks: whether each batch and each index is verified, which reads the logs again.
-        topic: the only one that is looked at; None for all.
+        topics: those that are looked at.
 
     Raises:
         OptionError: a checkpoint that is none, or paths that name no log directory.
@@ -141,15 +141,15 @@ def gather(
     log_dirs = log_dirs_of(paths)
     log_dirs.partitions()  # held, so that what is listed again need not be parsed again
     shown = tuple(map(str, log_dirs.paths))
-    facts = Facts(shown, system.time_ns() // 1_000_000, topic, checks)
-    watch = ends_of(paths, topic)  # one look at the logs serves all
+    facts = Facts(shown, system.time_ns() // 1_000_000, topics, checks)
+    watch = ends_of(paths, topics)  # one look at the logs serves all
     with heard_warnings(facts.warnings):
-        check_some_partition(paths, topic)
+        check_some_partition(paths, topics)
         if checkpoints:
             named = LagTargets(checkpoints=checkpoints)
-            facts.readers = LagMeter(paths, named, topic).look()
+            facts.readers = LagMeter(paths, named, topics).look()
         _describe(facts, paths, watch)
-        there = sorted(partitions_of(paths, topic, watch=watch))
+        there = sorted(partitions_of(paths, topics, watch=watch))
         facts.measured = {key: Measured(Timeline(_MOST_SPANS)) for key in there}
         _read(facts, paths, watch, told)
     _note_what_was_skipped(facts)
@@ -163,10 +163,10 @@ def _describe(facts: Facts, paths: Sequence[str], watch: LogEndTracker) -> None:
     except KafkaLogError:
         facts.is_ours = True  # what cannot be read was written by the sink
     finders: dict[str, Callable[[], list[Row]]] = {
-        "partitions": lambda: describe_partitions(paths, facts.topic, watch),
-        "offsets": lambda: list_offsets(paths, facts.topic, watch),
-        "topics": lambda: _of_topic(facts, list_topics(paths, watch, facts.partitions)),
-        "groups": lambda: _of_topic(facts, list_groups(paths, watch=watch)),
+        "partitions": lambda: describe_partitions(paths, facts.wanted, watch),
+        "offsets": lambda: list_offsets(paths, facts.wanted, watch),
+        "topics": lambda: _of_topics(facts, list_topics(paths, watch, facts.partitions)),
+        "groups": lambda: _of_topics(facts, list_groups(paths, watch=watch)),
         "writers": lambda: _writers(facts, paths),
     }
     for name, find in finders.items():
@@ -178,13 +178,13 @@ def _describe(facts: Facts, paths: Sequence[str], watch: LogEndTracker) -> None:
 
 
 def _writers(facts: Facts, paths: Sequence[str]) -> list[Row]:
-    """Describe all writers, or those that may write to the one topic: a query names none."""
-    named = {None, "", facts.topic}
-    return [row for row in describe_writers(paths) if facts.topic is None or row["topic"] in named]
+    """Describe the writers that may write to the topics that are wanted: a query names none."""
+    rows = describe_writers(paths)
+    return [row for row in rows if not row["topic"] or row["topic"] in facts.wanted]
 
 
-def _of_topic(facts: Facts, rows: list[Row]) -> list[Row]:
-    return [row for row in rows if facts.topic in {None, row["topic"]}]
+def _of_topics(facts: Facts, rows: list[Row]) -> list[Row]:
+    return [row for row in rows if facts.wanted == ALL_TOPICS or row["topic"] in facts.wanted]
 
 
 def _read(
@@ -215,7 +215,7 @@ def _read(
         _look_for_open(facts, paths, transactional)
     with_one_width(facts.measured, has_gaps=False)
     done = sum(row["bytes"] for row in facts.counts)
-    for each in verified(paths, facts.topic, watch) if facts.checks else ():
+    for each in verified(paths, facts.wanted, watch) if facts.checks else ():
         facts.verified.append(each)
         done += each.row.get("bytes", 0)
         told(done, max(size, done))
@@ -248,7 +248,7 @@ def _look_for_open(
 ) -> None:
     """Find the transactions that are open at the committed ends of partitions that have any."""
     ends = {TopicPartition(row["topic"], row["partition"]): row["end"] for row in facts.offsets}
-    there = partitions_of(paths, facts.topic) if transactional else {}
+    there = partitions_of(paths, facts.wanted) if transactional else {}
     for key in sorted(transactional):
         if key.topic in INTERNAL_TOPICS or ends.get(key) is None or key not in there:
             continue

@@ -16,7 +16,7 @@ from kafkalog.jobs.inspection.batches import Fault
 from kafkalog.jobs.inspection.figures import rows_of
 from kafkalog.jobs.inspection.log_dirs import log_dirs_of
 from kafkalog.jobs.inspection.units import shown_duration, shown_size
-from kafkalog.model import many
+from kafkalog.model import ALL_TOPICS, many
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -286,7 +286,7 @@ def _by_us(
         told = json.dumps({topic: {str(number): place for number, place in places.items()}})
         return _CONTINUE[to], _line("group reset", facts, *named, "--offsets", told, "--dry-run")
     topics = {row["topic"] for row in facts.groups if row["group"] == group}
-    if facts.topic is None and topics == {topic}:
+    if facts.wanted == ALL_TOPICS and topics == {topic}:
         return _FORGET, _line("group delete", facts, *named, "--dry-run")
     return _EXPIRES, _line("group describe", facts, *named)
 
@@ -387,7 +387,7 @@ def summary_of(facts: Facts, findings: Sequence[Finding]) -> Row:
     lasts = [row["lastTimestamp"] for row in counts if row["lastTimestamp"] is not None]
     return {
         "paths": list(facts.paths),
-        "topic": facts.topic,
+        "topic": str(facts.wanted) or None,
         "time": facts.made_at,
         "topics": len({key.topic for key in facts.measured}),
         "partitions": len(facts.measured),

@@ -214,7 +214,8 @@ _POLICY: Final = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sh
 
 
 def _only(facts: Facts) -> str:
-    return "" if facts.topic is None else f": topic {facts.topic} alone"
+    word = "topic" if facts.wanted.only else "topics"
+    return f": {word} {facts.wanted} alone" if facts.wanted.named else ""
 
 
 def page_of(

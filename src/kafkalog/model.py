@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 __all__ = [
+    "ALL_TOPICS",
     "CLUSTER_METADATA_TOPIC",
     "EVERYTHING",
     "INTERNAL_TOPICS",
@@ -28,6 +29,7 @@ __all__ = [
     "OffsetRange",
     "TimestampType",
     "TopicPartition",
+    "TopicSelection",
     "listed",
     "many",
     "nearest",
@@ -82,6 +84,39 @@ class TopicPartition(NamedTuple):
     def __str__(self) -> str:
         """Return the name of its directory, which is how Kafka prints it too."""
         return f"{self.topic}-{self.partition}"
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSelection:
+    """The topics that somebody means: those with some ``names``, or all of them (None)."""
+
+    names: tuple[str, ...] | None = None
+
+    @classmethod
+    def of(cls, *names: str) -> Self:
+        """Select topics by name."""
+        return cls(names)
+
+    def __contains__(self, topic: str) -> bool:
+        """Tell whether a topic is meant."""
+        return self.names is None or topic in self.names
+
+    def __str__(self) -> str:
+        """Return the names with commas between them; nothing for all topics."""
+        return ", ".join(self.named)
+
+    @property
+    def named(self) -> tuple[str, ...]:
+        """The topics that have to be there; none if all are meant."""
+        return self.names or ()
+
+    @property
+    def only(self) -> str | None:
+        """The topic, if a single one is named."""
+        return self.named[0] if len(self.named) == 1 else None
+
+
+ALL_TOPICS: Final = TopicSelection()
 
 
 class OffsetRange(NamedTuple):

@@ -25,10 +25,12 @@ from kafkalog.files.deferred_signals import Interrupted, shielded
 from kafkalog.files.parallel import available_cores
 from kafkalog.files.system import said_of_file, system
 from kafkalog.model import (
+    ALL_TOPICS,
     INTERNAL_TOPICS,
     NO_TIMESTAMP,
     OFFSETS_TOPIC,
     TopicPartition,
+    TopicSelection,
     listed,
     partition_directory_name,
 )
@@ -91,14 +93,14 @@ _DECIDE: Final = (
 class Wanted:
     """What is to be compacted, and how.
 
-    ``topic``: this one only; ``partition``: this number of it only. ``config``: settings by Kafka's
+    ``topics``: these only; ``partition``: this number of each only. ``config``: settings by Kafka's
     names, for what was not given to the topics themselves. ``forces``: whatever the dirty ratio,
     and until all is clean that can be. ``allows_broker``: though a broker had the directories last.
     ``memory``: bytes for the maps of offsets, of all partitions that are cleaned at once.
     ``wait_ms``: how long to wait for a writer of ours.
     """
 
-    topic: str | None = None
+    topics: TopicSelection = ALL_TOPICS
     partition: int | None = None
     config: Mapping[str, str] = field(default_factory=dict)
     forces: bool = False
@@ -108,7 +110,7 @@ class Wanted:
 
     def concerns(self, key: TopicPartition) -> bool:
         """Tell whether it is about a partition."""
-        return self.topic in {None, key.topic} and self.partition in {None, key.partition}
+        return key.topic in self.topics and self.partition in {None, key.partition}
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,14 +286,15 @@ def _opened(
 
 
 def _check_known(log_set: LogSet, wanted: Wanted) -> None:
-    check_known(log_set.state, log_set.directories, wanted.topic)
-    known = [topic for topic in log_set.state.topics.values() if topic.name == wanted.topic]
-    if wanted.partition is not None and not any(wanted.partition in t.partitions for t in known):
-        numbers = listed(str(number) for topic in known for number in sorted(topic.partitions))
-        raise UnknownTopicOrPartitionError(
-            f"the commit state knows no partition {wanted.partition} of topic {wanted.topic!r}, "
-            f"but {numbers}"
-        )
+    check_known(log_set.state, log_set.directories, wanted.topics)
+    for name in wanted.topics.named if wanted.partition is not None else ():
+        known = [topic for topic in log_set.state.topics.values() if topic.name == name]
+        numbers = sorted({number for topic in known for number in topic.partitions})
+        if wanted.partition not in numbers:
+            raise UnknownTopicOrPartitionError(
+                f"the commit state knows no partition {wanted.partition} of topic {name!r}, "
+                f"but {listed(map(str, numbers))}"
+            )
 
 
 def _reason_against(topic: str, settings: Mapping[str, str]) -> str | None:
@@ -422,11 +425,8 @@ def _compact_bucket(root: BucketRoot, wanted: Wanted, *, dry_run: bool) -> Compa
     with root.writing() as log:
         state = log.follow()
         done = Compacted(state.log_id, [], {}, [], Removed())
-        topics = {
-            key: topic for key, topic in state.topics.items() if wanted.topic in {None, topic.name}
-        }
-    if wanted.topic is not None and not topics:
-        raise UnknownTopicOrPartitionError(f"no topic {wanted.topic!r} in {root}")
+        topics = {key: topic for key, topic in state.topics.items() if topic.name in wanted.topics}
+    check_known(state, [root], wanted.topics)
     shortens: set[TopicPartition] = set()
     for key, topic in topics.items():
         if topic.name in INTERNAL_TOPICS and topic.name != OFFSETS_TOPIC:

@@ -20,8 +20,10 @@ from kafkalog.files.deferred_signals import shielded, shielded_rest
 from kafkalog.files.system import FULL, remembered, said_of_file, system
 from kafkalog.files.timeouts import run_with_timeout
 from kafkalog.model import (
+    ALL_TOPICS,
     INTERNAL_TOPICS,
     TopicPartition,
+    TopicSelection,
     many,
     partition_directory_name,
     said_there,
@@ -290,17 +292,17 @@ class Deleted:
 def retain(
     paths: Sequence[str],
     *,
-    topic: str | None = None,
+    topics: TopicSelection = ALL_TOPICS,
     config: Mapping[str, str] | None = None,
     allows_broker: bool = False,
     dry_run: bool = False,
     wait_ms: int = WAIT_MS,
 ) -> Deleted:
-    """Delete the segments that have expired, of one topic if it is named.
+    """Delete the segments of topics that have expired.
 
     Args:
         paths: all log directories of the set.
-        topic: the topic.
+        topics: the topics.
         config: settings by Kafka's names, for what was not given to the topics themselves.
         allows_broker: whether to do so though a broker had the directories last.
         dry_run: whether to say only what would be done, and change nothing.
@@ -313,15 +315,15 @@ def retain(
     """
     LogConfig.from_mapping(config or {})
     if (root := bucket_of(paths)) is not None:
-        return _retain_bucket(root, topic, config or {}, dry_run=dry_run)
+        return _retain_bucket(root, topics, config or {}, dry_run=dry_run)
     with opened_logs(
         paths, "kafkalog retain", allows_broker=allows_broker, dry_run=dry_run, wait_ms=wait_ms
     ) as log_set:
-        check_known(log_set.state, log_set.directories, topic)
+        check_known(log_set.state, log_set.directories, topics)
         return retain_set(
             log_set,
             config=config or {},
-            concerns=lambda key: topic in {None, key.topic},
+            concerns=lambda key: key.topic in topics,
             dry_run=dry_run,
         )
 
@@ -495,9 +497,9 @@ def _delete_in_bucket(
 
 
 def _retain_bucket(
-    root: BucketRoot, topic: str | None, config: Mapping[str, str], *, dry_run: bool
+    root: BucketRoot, topics: TopicSelection, config: Mapping[str, str], *, dry_run: bool
 ) -> Deleted:
-    done = expire_in_bucket(root, config, topic=topic, dry_run=dry_run)
+    done = expire_in_bucket(root, config, topics=topics, dry_run=dry_run)
     if not dry_run:
         forget_silent_writers(root)
         with root.writing() as log:
@@ -510,7 +512,7 @@ def expire_in_bucket(
     root: BucketRoot,
     config: Mapping[str, str],
     *,
-    topic: str | None = None,
+    topics: TopicSelection = ALL_TOPICS,
     chosen: Collection[TopicPartition] | None = None,
     dry_run: bool = False,
 ) -> Deleted:
@@ -519,7 +521,7 @@ def expire_in_bucket(
     Args:
         root: the log.
         config: settings by Kafka's names, for what was not given to the topics themselves.
-        topic: the topic, if it is one.
+        topics: the topics.
         chosen: the partitions, if not all.
         dry_run: whether to say only what would be done, and change nothing.
 
@@ -531,12 +533,11 @@ def expire_in_bucket(
     now_ms = system.time_ns() // 1_000_000
 
     def starts(state: BucketState) -> Iterator[tuple[str, TopicPartition, int]]:
-        if topic is not None and all(each.name != topic for each in state.topics.values()):
-            raise UnknownTopicOrPartitionError(f"no topic {topic!r} in {root}")
+        check_known(state, [root], topics)
         for key, known in state.topics.items():
             where = [TopicPartition(known.name, number) for number in known.partitions]
             some = [each for each in where if chosen is None or each in chosen]
-            if not some or topic not in {None, known.name} or known.name in INTERNAL_TOPICS:
+            if not some or known.name not in topics or known.name in INTERNAL_TOPICS:
                 continue
             retention = _retention(known, {**config, **known.settings}, done)
             for each in some:

@@ -38,7 +38,7 @@ from kafkalog.checkpoints.bucket_state import (
 )
 from kafkalog.errors import DataLossError, KafkaLogError
 from kafkalog.files.system import system
-from kafkalog.model import TopicPartition
+from kafkalog.model import ALL_TOPICS, TopicPartition, TopicSelection
 from kafkalog.streaming.log.files import LOG, OFFSET_INDEX, TIME_INDEX, TXN_INDEX
 from kafkalog.streaming.log.growth import (
     ADOPTED_BYTES,
@@ -126,9 +126,12 @@ class _Run(NamedTuple):
 
 
 def merge(
-    root: BucketRoot, *, topic: str | None = None, config: Mapping[str, str] | None = None
+    root: BucketRoot,
+    *,
+    topics: TopicSelection = ALL_TOPICS,
+    config: Mapping[str, str] | None = None,
 ) -> Merged:
-    """Merge what pays, of one topic if it is named; from any number of places at once.
+    """Merge what pays of topics; from any number of places at once.
 
     ``config``: settings by Kafka's names, for what was not given to the topics themselves.
 
@@ -138,13 +141,13 @@ def merge(
     done = Merged()
     root.open_store().committed()  # else a log would be made where there is none
     merging = _Merging(root, config or {}, done)
-    for place in merging.places(topic):
+    for place in merging.places(topics):
         try:
             while merging.seal_next(place):
                 pass
         except (KafkaLogError, OSError) as error:
             done.problems.append(f"{place.where} was not merged: {error}")
-    for runs in _grouped(merging.small_runs(topic)):
+    for runs in _grouped(merging.small_runs(topics)):
         try:
             merging.share(runs)
         except (KafkaLogError, OSError) as error:
@@ -167,13 +170,13 @@ class _Merging:
             if oldest <= log.state.number:
                 self._young = first_young(log, _DAY_MS, oldest - 1)
 
-    def places(self, topic: str | None) -> list[_Place]:
+    def places(self, topics: TopicSelection) -> list[_Place]:
         """Return the partitions whose tail fills a segment, in an order of chance.
 
         Others who merge at the same time begin elsewhere.
         """
         with self._root.writing() as log:
-            found = [each for each in _places(log.state, topic) if self._fills(log.state, each)]
+            found = [each for each in _places(log.state, topics) if self._fills(log.state, each)]
         return sorted(found, key=lambda _: system.random_id().int)
 
     def _fills(self, state: BucketState, place: _Place) -> bool:
@@ -240,13 +243,13 @@ class _Merging:
 
     # Shared objects
 
-    def small_runs(self, topic: str | None) -> list[_Run]:
+    def small_runs(self, topics: TopicSelection) -> list[_Run]:
         """Return what is to be put together: a run of each partition, then second ones."""
         with self._root.writing() as log:
             state = log.state
             found = [
                 (turn, _Run(place, tuple(some)))
-                for place in sorted(_places(state, topic))
+                for place in sorted(_places(state, topics))
                 for turn, some in enumerate(_small_extents(_tail(state, place), self._young))
             ]
         return [run for _, run in sorted(found, key=lambda each: each[0])]
@@ -271,9 +274,9 @@ class _Merging:
             self._done.bytes += len(content)
 
 
-def _places(state: BucketState, topic: str | None) -> Iterator[_Place]:
+def _places(state: BucketState, topics: TopicSelection) -> Iterator[_Place]:
     for key, known in state.topics.items():
-        if topic in {None, known.name}:
+        if known.name in topics:
             for number in known.partitions:
                 yield _Place(key, TopicPartition(known.name, number))
 

@@ -27,6 +27,7 @@ from kafkalog.model import (
     CLUSTER_METADATA_TOPIC,
     INTERNAL_TOPICS,
     TopicPartition,
+    TopicSelection,
     listed,
     nearest,
     partition_counts,
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
     from pathlib import Path
 
+    from kafkalog.checkpoints.bucket_state import BucketState
     from kafkalog.checkpoints.commit_state import CommitState, TopicState
     from kafkalog.checkpoints.committed import Committed
     from kafkalog.files.watch import Stamp
@@ -114,25 +116,29 @@ def _config_of(settings: tuple[tuple[str, str], ...]) -> LogConfig:
 
 
 def unknown_topic(
-    state: CommitState, directories: Iterable[Path], name: str
+    state: CommitState | BucketState, places: Iterable[object], name: str
 ) -> UnknownTopicOrPartitionError:
-    """Return the error for a topic that the commit state of log directories does not know."""
+    """Return the error for a topic that the state of log directories, or of a bucket, lacks."""
     known = sorted({topic.name for topic in state.topics.values()})
     near = nearest(name, known)
     return UnknownTopicOrPartitionError(
-        f"no topic {name!r} in {', '.join(map(str, directories))}. Topics: "
+        f"no topic {name!r} in {', '.join(map(str, places))}. Topics: "
         f"{listed(known) or 'none at all'}" + (f" (did you mean {near}?)" if near else "")
     )
 
 
-def check_known(state: CommitState, directories: Iterable[Path], name: str | None) -> None:
-    """Refuse a topic that the commit state of log directories does not know; None is no topic.
+def check_known(
+    state: CommitState | BucketState, places: Iterable[object], topics: TopicSelection
+) -> None:
+    """Refuse a topic that the state of log directories, or of a bucket, does not know.
 
     Raises:
         UnknownTopicOrPartitionError: it does not know it.
     """
-    if name is not None and all(topic.name != name for topic in state.topics.values()):
-        raise unknown_topic(state, directories, name)
+    known = {topic.name for topic in state.topics.values()}
+    for name in topics.named:
+        if name not in known:
+            raise unknown_topic(state, places, name)
 
 
 def check_writable(name: str, *, allow_internal: bool | None) -> None:

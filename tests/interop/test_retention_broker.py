@@ -24,7 +24,7 @@ from kafkalog.checkpoints.broker import (
     read_offset_checkpoint,
 )
 from kafkalog.files.system import system
-from kafkalog.model import TopicPartition
+from kafkalog.model import TopicPartition, TopicSelection
 from kafkalog.streaming.admin.broker.handover import hand_over, take_over
 from kafkalog.streaming.admin.retention import delete_records, retain
 from kafkalog.streaming.log.files import SNAPSHOT, file_name
@@ -180,7 +180,7 @@ def compared(
     assert take_over([str(copy)]).problems == []
     for topic, given in topics.items():
         assert len(list_base_offsets(copy / f"{topic}-0")) > 3
-        assert retain([str(copy)], topic=topic, config=given).problems == []
+        assert retain([str(copy)], topics=TopicSelection.of(topic), config=given).problems == []
     alter_settings(broker, {topic: given for topic, given in topics.items() if given})
     if "records-deleted" in topics:
         key = TopicPartition("records-deleted", 0)

@@ -21,7 +21,7 @@ from kafkalog.checkpoints.broker import read_topic_id
 from kafkalog.errors import UnknownTopicOrPartitionError
 from kafkalog.files.objects import FolderObjects
 from kafkalog.files.system import system
-from kafkalog.model import TopicPartition
+from kafkalog.model import TopicPartition, TopicSelection
 from kafkalog.streaming.admin.compaction import Wanted, compact
 from kafkalog.streaming.admin.retention import delete_records
 from kafkalog.streaming.admin.topics import alter, delete
@@ -204,7 +204,7 @@ class Source:
 
     def compact(self) -> None:
         with self.process():
-            compact([str(self.path)], Wanted(topic=TOPIC))
+            compact([str(self.path)], Wanted(topics=TopicSelection.of(TOPIC)))
 
     def retain(self) -> None:
         """Delete the oldest rows of a partition."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from tests.simulation.node_audit import Stand
 from tests.simulation.scene import TOPIC, Scene
 
+from kafkalog.model import TopicSelection
 from kafkalog.streaming.admin.nodes.elect import elect_preferred
 from kafkalog.streaming.admin.nodes.replicas import inspect_replicas
 from kafkalog.streaming.admin.recovery import recover
@@ -23,7 +24,7 @@ def inspector(scene: Scene, name: str, operations: int, chance: random.Random) -
         with scene.at_work(name):
             scene.rest(chance)
             began = scene.history.now()
-            found = inspect_replicas(scene.paths, TOPIC)
+            found = inspect_replicas(scene.paths, TopicSelection.of(TOPIC))
             if found.problems or not found.partitions:
                 continue  # it says so, and that more may have been decided
             stands = {
@@ -50,7 +51,7 @@ def settle(scene: Scene) -> None:
         if done.problems:
             scene.nodes.not_whole.append(f"recover finds {done.problems}")
     with scene.at_work("look"):
-        for each in inspect_replicas(scene.paths, TOPIC).partitions:
+        for each in inspect_replicas(scene.paths, TopicSelection.of(TOPIC)).partitions:
             if each.is_under_replicated or each.is_offline:
                 scene.nodes.not_whole.append(f"not in sync in the end: {each}")
     scene.show_replicas()

@@ -8,7 +8,7 @@ from tests.simulation.auditor import Cut
 from tests.simulation.scene import TOPIC, Scene
 
 from kafkalog.errors import OffsetOutOfRangeError
-from kafkalog.model import TopicPartition
+from kafkalog.model import TopicPartition, TopicSelection
 from kafkalog.streaming.admin.broker.handover import hand_over, take_over
 from kafkalog.streaming.admin.compaction import Wanted, compact
 from kafkalog.streaming.admin.recovery import recover
@@ -82,7 +82,9 @@ def janitor(scene: Scene, name: str, operations: int, chance: random.Random) -> 
         with scene.at_work(name):
             scene.rest(chance)
             config = {"retention.bytes": str(size)}
-            done = retain(scene.paths, topic=TOPIC, config=config, allows_broker=True)
+            done = retain(
+                scene.paths, topics=TopicSelection.of(TOPIC), config=config, allows_broker=True
+            )
             if done.problems and not (scene.may_fail or scene.may_find or scene.has_broker):
                 scene.history.errors.append(f"{name} finds {done.problems}")
 

@@ -12,6 +12,7 @@ from tests.support.spark import NEEDS_ADMISSION_CONTROL
 
 from kafkalog.checkpoints.state_file import load_state
 from kafkalog.jobs.inspection.topics import list_offsets
+from kafkalog.model import TopicSelection
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -137,7 +138,7 @@ def test_a_stream_copies_a_topic_with_its_offsets_and_holes(
 def test_a_copy_begins_where_its_first_row_does(spark: SparkSession, place: Path | str) -> None:
     frame = spark.sql("SELECT 'a' AS value, 5000L AS offset")
     save(frame, place, topic="t", preserveOffsets="true")
-    (row,) = list_offsets([str(place)], "t")
+    (row,) = list_offsets([str(place)], TopicSelection.of("t"))
     assert (row["start"], row["end"]) == (5000, 5001)
     assert [row[1] for row in load(spark, place)] == [5000]
 

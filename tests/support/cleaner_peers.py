@@ -26,7 +26,7 @@ from kafkalog.checkpoints.broker import (
     read_offset_checkpoint,
 )
 from kafkalog.jobs.cli.app import app
-from kafkalog.model import CLUSTER_METADATA_TOPIC, TopicPartition
+from kafkalog.model import CLUSTER_METADATA_TOPIC, TopicPartition, TopicSelection
 from kafkalog.streaming.admin.compaction import Wanted, compact
 from kafkalog.streaming.log.compaction.offset_map import DEFAULT_MEMORY
 from kafkalog.streaming.log.segments import list_base_offsets
@@ -233,7 +233,9 @@ class CommandPeers(CleanerPeers):
 
     def _compact_some(self, topic: str, memory: int = DEFAULT_MEMORY) -> dict[str, int]:
         """Compact a topic as the command does, again and again while it is due."""
-        wanted = Wanted(topic=topic, config={"segment.bytes": SEGMENT_BYTES}, memory=memory)
+        wanted = Wanted(
+            topics=TopicSelection.of(topic), config={"segment.bytes": SEGMENT_BYTES}, memory=memory
+        )
         passes = 0
         while True:
             done = compact([str(self.folder)], wanted)

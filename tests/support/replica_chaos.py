@@ -27,6 +27,7 @@ from tests.support.replicated import newest_state, path_of, values
 
 import kafkalog
 from kafkalog.errors import KafkaLogError
+from kafkalog.model import TopicSelection
 from kafkalog.streaming.admin.compaction import Wanted, compact
 
 if TYPE_CHECKING:
@@ -163,7 +164,7 @@ class ReplicaChaos:
         self._fork("compactor", self._compact_on)
 
     def _compact_on(self) -> None:
-        wanted = Wanted(topic="t", forces=True, wait_ms=3000)
+        wanted = Wanted(topics=TopicSelection.of("t"), forces=True, wait_ms=3000)
         while True:
             try:
                 done = compact([path_of(self.nodes)], wanted)

@@ -20,7 +20,7 @@ from kafkalog.errors import CorruptRecordError, KafkaLogError, LogDirectoryError
 from kafkalog.files.deferred_signals import check_interrupt, shielded
 from kafkalog.files.open_file import read_at
 from kafkalog.files.regular import open_regular, read_regular
-from kafkalog.model import TopicPartition
+from kafkalog.model import ALL_TOPICS, TopicPartition, TopicSelection
 from kafkalog.streaming.admin.old_segments import opened_logs
 from kafkalog.streaming.log.files import (
     LOG,
@@ -124,8 +124,8 @@ class Replicas:
     problems: list[str] = field(default_factory=list)
 
 
-def inspect_replicas(paths: Sequence[str], topic: str | None = None) -> Replicas:
-    """Look at the replicas of a set, of one topic if it is named; changes nothing.
+def inspect_replicas(paths: Sequence[str], topics: TopicSelection = ALL_TOPICS) -> Replicas:
+    """Look at the replicas of topics of a set; changes nothing.
 
     Fewer nodes than a majority are a problem that is named, and looked at all the same.
 
@@ -139,12 +139,12 @@ def inspect_replicas(paths: Sequence[str], topic: str | None = None) -> Replicas
         "this is no replicated set. A path names the nodes of one with semicolons between them, in "
         "quotes on a command line",
     )
-    check_known(voters.newest, directories, topic)
+    check_known(voters.newest, directories, topics)
     folders = partitions_by_node(voters.live)
     partitions = tuple(
         _view(voters, key, each, folders)
         for key, each in replicas_of(voters.newest)
-        if topic in {None, key.topic}
+        if key.topic in topics
     )
     found = Replicas(tuple(_nodes(voters)), partitions)
     found.problems.extend(filter(None, [voters.too_few_text, voters.strangers_text]))
@@ -218,7 +218,7 @@ _LARGEST_INDEX: Final = 1 << 30
 
 
 def compare_replicas(
-    paths: Sequence[str], topic: str | None = None
+    paths: Sequence[str], topics: TopicSelection = ALL_TOPICS
 ) -> Iterator[tuple[TopicPartition, str]]:
     """Compare each replica in sync with its leader; yield what differs, for a person.
 
@@ -236,7 +236,7 @@ def compare_replicas(
     folders = partitions_by_node(voters.live)
     for key, each in replicas_of(voters.newest):
         there = [node for node in each.isr if node in voters.live]
-        if topic not in {None, key.topic} or not there:
+        if key.topic not in topics or not there:
             continue
         leader = each.leader if each.leader in there else there[0]
         id_key, known = known_topic(voters.newest, key)

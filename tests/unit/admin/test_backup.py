@@ -70,7 +70,7 @@ def copies_in(target: Path) -> list[Path]:
 
 
 def check_sound(folders: Sequence[Path]) -> None:
-    assert [row for row in verify_logs([*map(str, folders)], None) if row["problem"]] == []
+    assert [row for row in verify_logs([*map(str, folders)]) if row["problem"]] == []
     assert {p.name for folder in folders for p in folder.iterdir() if p.name[0] != "t"} == {
         STATE_FILE,
         HIGH_WATERMARK,

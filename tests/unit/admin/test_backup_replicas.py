@@ -50,7 +50,7 @@ def test_it_is_read_and_written_as_a_set_of_one_node(copy: Path) -> None:
     assert sorted(read_offset_checkpoint(copy, HIGH_WATERMARK)) == [
         TopicPartition(*key) for key in [("t", 0), ("t", 1), ("u", 0), ("u", 1)]
     ]
-    assert not any(row["problem"] for row in verify_logs([str(copy)], None))
+    assert not any(row["problem"] for row in verify_logs([str(copy)]))
     append([copy], 1, ["b"], **{"min.insync.replicas": "1"})  # again is once
     append([copy], 2, ["c"], **{"min.insync.replicas": "1"})
     assert values([copy]) == sorted([*ROWS, "b", "c"])

@@ -16,6 +16,7 @@ from tests.support.sinking import Writer, rows
 from kafkalog.checkpoints.broker import write_topic_id
 from kafkalog.checkpoints.state_file import load_state
 from kafkalog.jobs.inspection.topics import describe_partitions, list_topics
+from kafkalog.model import TopicSelection
 from kafkalog.streaming.admin.broker.handover import hand_over, take_over
 from kafkalog.streaming.admin.recovery import recover
 from kafkalog.streaming.admin.retention import retain
@@ -125,7 +126,7 @@ def test_settings_that_are_not_known_stop_no_command_and_stay(log: Path) -> None
     name = with_limit(log)
     give(log, name, {**UNKNOWN, "retention.bytes": "many"})
     before = settings_of(log)[name]
-    described = describe_partitions([str(log)], name)
+    described = describe_partitions([str(log)], TopicSelection.of(name))
     assert all(row["settings"] == before for row in described)
     assert {row["retention"] for row in described} == {"keeps everything"}
     done = retain([str(log)])
@@ -153,7 +154,7 @@ def test_topics_of_a_broker_are_listed_with_the_settings_of_its_cluster(tmp_path
     listed = list_topics([str(log)])
     assert {row["topic"]: row["settings"] for row in listed} == settings
     assert tuple(row["topicId"] for row in listed) == ids
-    first, second = describe_partitions([str(log)], None)
+    first, second = describe_partitions([str(log)])
     assert (first["settings"], second["settings"]) == (settings["t"], {})
     assert [first[name] for name in ("topicId", "leader", "isr")] == [ids[0], 2, [2, 1]]
     assert second["topicId"] == ids[1]

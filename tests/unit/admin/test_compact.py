@@ -22,7 +22,7 @@ from kafkalog.checkpoints.broker import (
 from kafkalog.checkpoints.state_file import load_state
 from kafkalog.errors import LogDirectoryError, OptionError, UnknownTopicOrPartitionError
 from kafkalog.files.system import system
-from kafkalog.model import TopicPartition
+from kafkalog.model import TopicPartition, TopicSelection
 from kafkalog.streaming.admin import cleaning
 from kafkalog.streaming.admin.broker.handover import take_over
 from kafkalog.streaming.admin.cleaning import clean_partition
@@ -167,14 +167,17 @@ def test_one_topic_or_partition_may_be_named(tmp_path: Path) -> None:
     updates(into, BATCHES)
     updates(into, BATCHES, first=5, partition=1)
     updates(writer(tmp_path, topic="u"), BATCHES)
-    done = compacted(tmp_path, Wanted(topic="t", partition=1, forces=True))
+    done = compacted(tmp_path, Wanted(topics=TopicSelection.of("t"), partition=1, forces=True))
     assert [str(each.topic_partition) for each in done.partitions] == ["t-1"]
     assert read(tmp_path, T0) == WHOLE
     assert read(tmp_path, TopicPartition("t", 1)) == CLEAN
     done = compacted(tmp_path)
     assert [str(each.topic_partition) for each in done.partitions] == ["t-0", "t-1", "u-0"]
     assert read(tmp_path, TopicPartition("u", 0)) == CLEAN
-    for wanted in (Wanted(topic="nowhere"), Wanted(topic="t", partition=2)):
+    for wanted in (
+        Wanted(topics=TopicSelection.of("nowhere")),
+        Wanted(topics=TopicSelection.of("t"), partition=2),
+    ):
         with pytest.raises(UnknownTopicOrPartitionError):
             compact([str(tmp_path)], wanted)
     with pytest.raises(OptionError, match="dirty"):
@@ -235,7 +238,7 @@ def test_what_killed_cleaners_have_left_goes(log: Path) -> None:
         kept.write_bytes(b"")
     assert not orphan.exists()
     orphan.write_bytes(b"half")
-    compacted(log, Wanted(topic="t", partition=0))
+    compacted(log, Wanted(topics=TopicSelection.of("t"), partition=0))
     assert root_names(log) == []
 
 

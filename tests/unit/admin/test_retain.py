@@ -33,7 +33,7 @@ from kafkalog.errors import (
     UnknownTopicOrPartitionError,
 )
 from kafkalog.files.system import system
-from kafkalog.model import TopicPartition
+from kafkalog.model import TopicPartition, TopicSelection
 from kafkalog.streaming.admin.broker.handover import hand_over, take_over
 from kafkalog.streaming.admin.old_segments import snapshot_at
 from kafkalog.streaming.admin.recovery import recover
@@ -219,10 +219,10 @@ def test_a_recreated_topic_has_nothing_to_do_with_the_start_of_the_former(tmp_pa
 def test_one_topic_is_named(tmp_path: Path) -> None:
     for topic in ("t", "u"):
         fill(tmp_path, OLD_MS, now_ms(), topic=topic, retention__ms=str(DAY_MS))
-    retain([str(tmp_path)], topic="u")
+    retain([str(tmp_path)], topics=TopicSelection.of("u"))
     assert (bases(tmp_path), bases(tmp_path, TopicPartition("u", 0))) == ([0, 2], [2])
     with pytest.raises(UnknownTopicOrPartitionError, match="no topic 'v'"):
-        retain([str(tmp_path)], topic="v")
+        retain([str(tmp_path)], topics=TopicSelection.of("v"))
 
 
 def test_a_dry_run_says_the_same_and_changes_nothing(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ from kafkalog.errors import (
 )
 from kafkalog.jobs.inspection.topics import describe_partitions, list_offsets, list_topics
 from kafkalog.jobs.rebuild import rebuild
-from kafkalog.model import TopicPartition
+from kafkalog.model import TopicPartition, TopicSelection
 from kafkalog.streaming.admin.broker.handover import hand_over, take_over
 from kafkalog.streaming.admin.recovery import recover
 from kafkalog.streaming.admin.retention import retain
@@ -270,9 +270,9 @@ def test_from_the_mark_on_a_topic_is_gone_for_everybody(log: Path) -> None:
     with pytest.raises(UnknownTopicOrPartitionError):
         kafkalog.read(str(log), "t").read_all()
     assert [row["topic"] for row in list_topics([str(log)])] == ["other"]
-    assert [row["topic"] for row in list_offsets([str(log)], None)] == ["other"]
+    assert [row["topic"] for row in list_offsets([str(log)])] == ["other"]
     with pytest.raises(UnknownTopicOrPartitionError):
-        describe_partitions([str(log)], "t")
+        describe_partitions([str(log)], TopicSelection.of("t"))
     for done in (recover([str(log)], dry_run=True), hand_over([str(log)], dry_run=True)):
         assert {each.topic_partition.topic for each in done.partitions} == {"other"}
     assert "t" not in retain([str(log)], dry_run=True).left_alone

@@ -16,7 +16,7 @@ from kafkalog.errors import CheckpointError, CommitError, FencedMemberError
 from kafkalog.jobs.inspection.groups import list_groups
 from kafkalog.jobs.inspection.lag import LagMeter, LagTargets
 from kafkalog.jobs.inspection.log_dirs import ends_of
-from kafkalog.model import TopicPartition
+from kafkalog.model import TopicPartition, TopicSelection
 from kafkalog.streaming.admin.topics import delete
 from kafkalog.streaming.api import append, read
 from kafkalog.streaming.consumer import consumer as consumer_module
@@ -129,7 +129,7 @@ def test_a_topic_that_got_another_id_is_the_same_in_a_copy_in_a_store(folder: Pa
     store = fsspec.filesystem("memory")
     store.put(str(folder), "/changed", recursive=True)
     try:
-        ends = ends_of(["memory://changed"], "in")
+        ends = ends_of(["memory://changed"], TopicSelection.of("in"))
         ends.look()
         assert ends.is_changed_id("in", known, now)
         assert not ends.is_changed_id("in", now, known)

@@ -105,6 +105,12 @@ def test_recover_makes_torn_indexes_right(log: Path) -> None:
     assert index.read_bytes() == whole
 
 
+def test_recover_says_where_logs_start_that_were_trimmed(log: Path) -> None:
+    assert call("delete-records", log, "-t", "t", "--offset", "2", "--yes")[0] == 0
+    (partition,) = call_json("recover", log)[0]["partitions"]
+    assert (partition["start"], partition["end"]) == (2, 3)
+
+
 def test_recover_reports_what_it_may_not_touch(log: Path) -> None:
     segment = log / "t-0" / f"{0:020d}.log"
     segment.write_bytes(segment.read_bytes()[:-5])
@@ -346,14 +352,37 @@ def test_what_is_not_there_is_said(
     assert "holds no partition yet; the sink has written there" in caplog.text
 
 
-@pytest.mark.parametrize("command", ["describe", "offsets", "stats", "verify"])
-def test_several_topics_are_looked_at_with_commas_or_repeated(log: Path, command: str) -> None:
+SEVERAL = {
+    "describe": (),
+    "offsets": (),
+    "stats": (),
+    "verify": (),
+    "dump": (),
+    "plot": (),
+    "lag": ("--offsets", '{"t":{"0":0},"u":{"0":0},"u-0":{"0":0},"v":{"0":0}}'),
+    "retain": ("--config", "retention.bytes=0", "--yes"),
+    "delete-records": ("--offset", "latest", "--yes"),
+    "compact": ("--force", "--yes"),
+}
+"""Commands that take several topics, with what else they need."""
+
+
+@pytest.mark.parametrize("command", SEVERAL)
+def test_several_topics_are_named_with_commas_or_repeated(log: Path, command: str) -> None:
+    """Nothing is said of others, nor done to them."""
     for name in ("u", "u-0", "v"):
-        kafkalog.append(log, name, pa.table({"value": ["a"]}))
-    rows = call_json(command, log, "-t", "v,u", "-t", "u-0", "-t", "u")
-    assert [row["topic"] for row in rows if "topic" in row] == ["v", "u", "u-0"]
-    code, text = call(command, log, "-t", "u,typo")
-    assert (code, "no partition of topic typo" in text) == (2, True)
+        kafkalog.append(log, name, pa.table({"key": ["k"] * 2, "value": ["a"] * 2}))
+        if command == "compact":
+            assert call("alter", log, "-t", name, "--config", "cleanup.policy=compact")[0] == 0
+    before = (log / "t-0").stat().st_mtime_ns
+    found = call_json(command, log, "-t", "v,u", "-t", "u-0", "-t", "u", *SEVERAL[command])
+    rows = found[0]["partitions"] if "dryRun" in found[0] else found
+    named = {row["topic"] for row in rows if "topic" in row}
+    named |= {row["file"].split("/")[-2].rpartition("-")[0] for row in rows if "file" in row}
+    assert named == {"u", "u-0", "v"}
+    assert (log / "t-0").stat().st_mtime_ns == before
+    code, text = call(command, log, "-t", "u,typo", *SEVERAL[command])
+    assert (code, "typo" in text) == (2, True)
 
 
 def test_a_disk_that_is_not_mounted_is_not_called_sound(tmp_path: Path) -> None:

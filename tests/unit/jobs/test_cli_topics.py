@@ -18,7 +18,7 @@ from kafkalog.jobs.inspection.batches import dump_batches, offsets_there
 from kafkalog.jobs.inspection.lag import LagMeter, LagTargets
 from kafkalog.jobs.inspection.topics import describe_partitions, list_offsets, list_topics
 from kafkalog.jobs.report.facts import gather
-from kafkalog.model import OFFSETS_TOPIC
+from kafkalog.model import OFFSETS_TOPIC, TopicSelection
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -106,12 +106,20 @@ def two_topics(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("ask", "wanted"),
     [
-        (lambda log: list(dump_batches([log], "t", 3, 0, None)), {"t-3"}),
-        (lambda log: offsets_there([log], "t", 3), {"t-3"}),
-        (lambda log: list_offsets([log], "t"), {f"t-{n}" for n in range(PARTITIONS)}),
-        (lambda log: describe_partitions([log], "t"), {f"t-{n}" for n in range(PARTITIONS)}),
+        (lambda log: list(dump_batches([log], TopicSelection.of("t"), 3, 0, None)), {"t-3"}),
+        (lambda log: offsets_there([log], TopicSelection.of("t"), 3), {"t-3"}),
         (
-            lambda log: LagMeter([log], LagTargets(offsets='{"t":{"3":1}}'), "t").look(),
+            lambda log: list_offsets([log], TopicSelection.of("t")),
+            {f"t-{n}" for n in range(PARTITIONS)},
+        ),
+        (
+            lambda log: describe_partitions([log], TopicSelection.of("t")),
+            {f"t-{n}" for n in range(PARTITIONS)},
+        ),
+        (
+            lambda log: LagMeter(
+                [log], LagTargets(offsets='{"t":{"3":1}}'), TopicSelection.of("t")
+            ).look(),
             {f"t-{n}" for n in range(PARTITIONS)},
         ),
     ],
@@ -126,9 +134,9 @@ def test_who_asks_for_one_reads_nothing_of_the_others(
 
 def test_a_partition_that_is_not_there_is_told_with_those_that_are(two_topics: Path) -> None:
     with pytest.raises(UnknownTopicOrPartitionError, match=r"t-77 is not in .*there: 0, 1, 2"):
-        list(dump_batches([str(two_topics)], "t", 77, 0, None))
+        list(dump_batches([str(two_topics)], TopicSelection.of("t"), 77, 0, None))
     with pytest.raises(UnknownTopicOrPartitionError, match=r"no partition .*--topic t"):
-        list_offsets([str(two_topics)], "t-7")
+        list_offsets([str(two_topics)], TopicSelection.of("t-7"))
 
 
 def test_what_a_list_reads_of_each_partition_is_bounded(two_topics: Path) -> None:
@@ -136,7 +144,7 @@ def test_what_a_list_reads_of_each_partition_is_bounded(two_topics: Path) -> Non
     lag = LagMeter(paths, LagTargets(offsets='{"t":{"0":1},"u":{"0":1}}'))
     for ask, most in (
         (lambda: list_topics(paths), 2),
-        (lambda: list_offsets(paths, None), 4),
+        (lambda: list_offsets(paths), 4),
         (lag.look, 7),
     ):
         read = folders_read(two_topics, ask)

@@ -21,7 +21,7 @@ from kafkalog.files.system import system
 from kafkalog.jobs import maintain
 from kafkalog.jobs.maintain import Maintenance, Scope
 from kafkalog.jobs.pipelines.spark_cleaning import clean
-from kafkalog.model import TopicPartition
+from kafkalog.model import TopicPartition, TopicSelection
 from kafkalog.streaming.admin.broker.handover import hand_over
 from kafkalog.streaming.admin.compaction import plan_compaction
 from kafkalog.streaming.log.segments import list_base_offsets
@@ -118,7 +118,9 @@ def test_what_cannot_be_cleaned_is_a_problem_and_no_failed_task(tmp_path: Path) 
 def test_what_is_given_counts_for_topics_without_a_limit(tmp_path: Path) -> None:
     fill(tmp_path)
     fill(tmp_path, "other")
-    scope = Scope(log=str(tmp_path), topic="t", config={"retention.ms": str(DAY_MS)})
+    scope = Scope(
+        log=str(tmp_path), topics=TopicSelection.of("t"), config={"retention.ms": str(DAY_MS)}
+    )
     Maintenance(scope, clean_here, say=lambda _: None).round()
     assert list_base_offsets(tmp_path / "t-0") == [2]
     assert list_base_offsets(tmp_path / "other-0") == [0, 1]
@@ -130,7 +132,7 @@ def test_what_cannot_be_looked_after_is_refused_before_any_round(tmp_path: Path)
         Scope(log=log).check()
     fill(tmp_path / "log")
     with pytest.raises(UnknownTopicOrPartitionError, match="no topic 'u'"):
-        Scope(log=log, topic="u").check()
+        Scope(log=log, topics=TopicSelection.of("u")).check()
     with pytest.raises(OptionError, match="expected an integer"):
         Scope(log=log, config={"retention.ms": "soon"}).check()
     hand_over([log], cluster_id="c", node_id=1)

@@ -17,6 +17,7 @@ from kafkalog.jobs.cli.app import app
 from kafkalog.jobs.inspection.figures import count_partitions, measure
 from kafkalog.jobs.inspection.units import for_people, shown_size
 from kafkalog.jobs.report.facts import gather
+from kafkalog.model import ALL_TOPICS
 from kafkalog.streaming.records.batch_rows import BatchDescriber
 
 if TYPE_CHECKING:
@@ -134,7 +135,7 @@ def test_small_partitions_are_read_by_one_thread_together(
         return submit(*given)
 
     monkeypatch.setattr(ThreadPool, "submit", count)
-    rows = count_partitions([str(tmp_path)], None, {}, lambda *_: None)
+    rows = count_partitions([str(tmp_path)], ALL_TOPICS, {}, lambda *_: None)
     assert ([row["records"] for row in rows], len(tasks)) == ([1] * 12, 1)
 
 
@@ -157,7 +158,7 @@ def test_a_few_batches_and_many_are_measured_alike(tmp_path: Path, batches: int)
         rows = pa.table({"value": ["x" * 10 * number] * 2, "timestamp": stamps})
         kafkalog.append(tmp_path, "t", rows, options={"flush": "os"})
     (found,) = measure(
-        [str(tmp_path)], "t", {}, lambda *_: None, most_spans=1000, has_gaps=True
+        [str(tmp_path)], ALL_TOPICS, {}, lambda *_: None, most_spans=1000, has_gaps=True
     ).values()
     words = ("--topic", "t", "--partition", 0, "--count", 9999, "--json")
     rows = [json.loads(line) for line in call("dump", tmp_path, *words)[1].splitlines()]

@@ -86,10 +86,10 @@ def test_recovery_handover_and_verification_tell_what_is_lost(writer: Writer) ->
     for act in (recover, hand_over):
         (problem,) = act(paths_of(writer)).problems
         assert "t-2 up to offset 1" in problem
-    problems = [row for row in verify_logs(paths_of(writer), None) if row["problem"]]
+    problems = [row for row in verify_logs(paths_of(writer)) if row["problem"]]
     assert [(row["topic"], row["partition"]) for row in problems] == [("t", 2)]
     # Of some directories of a set nobody can tell what is lost, and that is a problem as well.
-    problems = [row for row in verify_logs(paths_of(writer)[1:], None) if row["problem"]]
+    problems = [row for row in verify_logs(paths_of(writer)[1:]) if row["problem"]]
     assert ["1 of the 2 log directories" in row["problem"] for row in problems] == [True]
 
 

@@ -183,7 +183,7 @@ def test_recovery_handover_and_takeover_report_a_start_above_the_end(
 
 def test_verification_reports_a_start_above_the_end(tmp_path: Path) -> None:
     with_a_stale_start(tmp_path)
-    (problem,) = [row["problem"] for row in verify_logs([str(tmp_path)], None) if row["problem"]]
+    (problem,) = [row["problem"] for row in verify_logs([str(tmp_path)]) if row["problem"]]
     assert "starts at offset 500 there, but its log ends at offset 2" in problem
 
 
