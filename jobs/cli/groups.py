@@ -29,6 +29,7 @@ from kafkalog.jobs.cli.output import (
 )
 from kafkalog.jobs.process.arguments import (
     ALLOW_BROKER,
+    milliseconds,
     point_in_time,
     select_topics,
     split_names,
@@ -289,8 +290,11 @@ MetricsFormat = Annotated[
     ),
 ]
 Every = Annotated[
-    float, typer.Option(min=0.1, max=86400, help="With --watch: seconds between two looks.")
+    str, typer.Option(metavar="TIME", help="With --watch: how long between two looks.")
 ]
+
+
+_DAY_MS: Final = 86_400_000
 
 
 @with_tier
@@ -301,7 +305,7 @@ def lag(  # noqa: PLR0917 - what the command line offers
     offsets: Offsets = None,
     topic: Topics = None,
     watch: Watch = False,
-    every: Every = 2.0,
+    every: Every = "2s",
     metrics_format: MetricsFormat = None,  # noqa: ARG001 - the class of all commands reads it
     as_json: Json = False,
     tier: Tier = NO_TIER,
@@ -312,12 +316,13 @@ def lag(  # noqa: PLR0917 - what the command line offers
 
         paths = tier.below(paths)
         named = LagTargets(group or (), checkpoint or (), offsets)
+        rest_ms = milliseconds("--every", every, minimum=100, maximum=_DAY_MS)
         if printing().form is Form.PROMETHEUS:
             _print_metrics(paths, named, select_topics(topic))
             return
         meter = LagMeter(paths, named, select_topics(topic))
         if watch:
-            _show_for_ever(meter, every, as_json=as_json)
+            _show_for_ever(meter, rest_ms / 1000, as_json=as_json)
         rows = meter.look()
     print_rows(rows if as_json else _without_times(rows), as_json=as_json)
     if not rows:
@@ -361,7 +366,7 @@ def serve_metrics(
             server.server_close()
 
 
-def _show_for_ever(meter: LagMeter, every: float, *, as_json: bool) -> None:
+def _show_for_ever(meter: LagMeter, rest_s: float, *, as_json: bool) -> None:
     """Show a table that changes in its place or, where it is read on, the rows of each look."""
     from rich.console import Console  # noqa: PLC0415
     from rich.live import Live  # noqa: PLC0415
@@ -388,12 +393,12 @@ def _show_for_ever(meter: LagMeter, every: float, *, as_json: bool) -> None:
                     shown = shown_time(time)
                     for line in lines.of({"time": shown, **row} for row in _without_times(rows)):
                         print_line(line)
-                system.sleep(every)
+                system.sleep(rest_s)
         with Live(console=console, auto_refresh=False) as live:
             while True:
                 told = lines_of(_without_times(meter.look()), width=console.width)
                 live.update(Text("\n".join(told)), refresh=True)
-                system.sleep(every)
+                system.sleep(rest_s)
 
 
 def _without_times(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

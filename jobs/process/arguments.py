@@ -14,7 +14,7 @@ import typer
 from kafkalog.errors import KafkaLogError, OptionError
 from kafkalog.files.paths import SCHEME, NodePlace, local_path
 from kafkalog.files.regular import open_regular
-from kafkalog.model import ALL_TOPICS, TopicSelection
+from kafkalog.model import ALL_TOPICS, MAX_OFFSET, TopicSelection
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -321,16 +321,16 @@ def point_in_time(option: str, text: str) -> int:
     return milliseconds_of(option, text, accepts=_ACCEPTS + hint)
 
 
-def milliseconds(option: str, text: str, *, minimum: int = 0) -> int:
+def milliseconds(option: str, text: str, *, minimum: int = 0, maximum: int = MAX_OFFSET) -> int:
     """Read a time such as ``30s``; a plain number counts ms.
 
     Raises:
-        OptionError: it is none, or below the minimum (ms).
+        OptionError: it is none, or outside the bounds (ms).
     """
     from kafkalog.streaming.options.kinds import duration_ms  # noqa: PLC0415
     from kafkalog.streaming.options.quantities import quantity_hint  # noqa: PLC0415
 
-    kind = duration_ms(minimum=minimum)
+    kind = duration_ms(minimum, maximum)
     try:
         return kind.read(text)
     except ValueError as error:

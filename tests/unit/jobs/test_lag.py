@@ -226,7 +226,9 @@ def test_watch_looks_again_and_tells_when(log: Path, monkeypatch: pytest.MonkeyP
 
     with monkeypatch.context() as patch:
         patch_sleep(patch, rest)
-        _, text = call(log, "--offsets", '{"t":{"0":30,"1":30}}', "--watch", "--every", 7, "--json")
+        _, text = call(
+            log, "--offsets", '{"t":{"0":30,"1":30}}', "--watch", "--every", "7s", "--json"
+        )
     rows = json_lines(text)
     assert rests == [7, 7, 7]
     assert [(row["time"], row["lag"]) for row in rows if row["partition"] == 0] == [
@@ -250,7 +252,7 @@ def test_watch_shows_the_names_once_where_it_is_read_on(
 
     with monkeypatch.context() as patch:
         patch_sleep(patch, rest)
-        code, text = call(log, "--checkpoint", folder, "--watch", "--every", 7)
+        code, text = call(log, "--checkpoint", folder, "--watch", "--every", "7s")
     header, *rows = text.strip().splitlines()
     assert (code, header.split()[:3]) == (130, ["time", "reader", "topic"])
     assert len(rows) == 6
