@@ -33,7 +33,7 @@ from kafkalog.streaming.store.policy import SetPolicy, TopicPolicy
 from kafkalog.streaming.store.recovery.partition_states import LogReach
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
     from kafkalog.checkpoints.commit_state import CommitStamp, CommitState
@@ -248,9 +248,9 @@ class PartitionAppend:
 # Spark keeps the process in which it commits, and so does a program that appends by itself. What
 # was derived for one commit is kept for the next, and believed only if
 #
-# - nobody has published since: the commit state is still that of our last commit;
-# - nobody has said otherwise where logs start, or how far they are acknowledged: Kafka's two
-#   checkpoints of the log directory are as our last commit left them; and
+# - the commit state is still that of our last commit;
+# - ``log-start-offset-checkpoint`` and ``replication-offset-checkpoint`` of the log directory are
+#   the files that our last commit found and wrote; and
 # - nothing has changed in the partition's folder: neither the folder itself (no file made, removed
 #   or renamed) nor its topic id, the log and the indexes of the active segment, by their ``stat``.
 #
@@ -262,13 +262,17 @@ _SETS_KEPT: Final = 8
 _PARTITIONS_KEPT: Final = 10_000
 """For each set: a few kilobytes of memory for each of them."""
 
+_CHECKPOINTS: Final = (LOG_START_OFFSET, HIGH_WATERMARK)
+
 _Stamp = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
     appender: PartitionAppender
-    folder: tuple[_Stamp, ...]
+    folder: _Stamp
+    topic_id: _Stamp
+    """Of ``partition.metadata``, which no append writes again."""
     files: tuple[_Stamp, ...]
 
 
@@ -277,11 +281,14 @@ class _Set:
     stamp: CommitStamp | None = None
     kept: dict[Path, _Kept] = field(default_factory=dict)
     checkpoints: dict[Path, tuple[_Stamp, ...]] = field(default_factory=dict)
-    """By log directory, as of our last commit to it."""
+    """Of Kafka's checkpoints, by log directory: see ``_CHECKPOINTS``."""
 
-    def is_as_left(self) -> bool:
-        """Whether nobody has written the checkpoints since."""
-        return all(_of_checkpoints(path) == stamps for path, stamps in self.checkpoints.items())
+    def has_same_checkpoints(self) -> bool:
+        """Whether the checkpoints are the same files as after our last commit."""
+        return all(
+            tuple(_stamp(f"{log_dir}/{name}") for name in _CHECKPOINTS) == stamps
+            for log_dir, stamps in self.checkpoints.items()
+        )
 
 
 class AppenderCache:
@@ -293,7 +300,7 @@ class AppenderCache:
     def begin(self, state: CommitState) -> AppendersOfSet:
         """Return what is known of a set; nothing if somebody else has changed it since."""
         known = self._sets.pop(state.set_id, None)
-        if known is None or known.stamp != state.stamp or not known.is_as_left():
+        if known is None or known.stamp != state.stamp or not known.has_same_checkpoints():
             known = _Set()
         self._sets[state.set_id] = known
         while len(self._sets) > _SETS_KEPT:
@@ -306,30 +313,45 @@ class AppendersOfSet:
 
     def __init__(self, known: _Set) -> None:
         self._known = known
+        self._unchanged: dict[Path, _Kept | None] = {}
+        """What is kept of folders that were looked at, if they have not changed."""
 
     def take(self, folder: Path) -> PartitionAppender | None:
         """Take the appender of a partition's folder, if nothing has changed there.
 
         It is forgotten: :meth:`keep` it again once what it did is committed.
         """
-        kept = self._known.kept.pop(folder, None)
+        kept = self._unchanged[folder] if folder in self._unchanged else self._look(folder)
+        self._known.kept.pop(folder, None)
+        if kept is None:
+            return None
         with at(folder):
-            if kept is None or _of_folder(folder) != kept.folder:
-                return None
             return kept.appender if _stamps(kept.appender) == kept.files else None
 
     def topic_id(self, folder: Path) -> str | None:
         """Return the topic id in a partition's folder, reading it only if it may have changed."""
+        kept = self._look(folder)
+        return read_topic_id(folder) if kept is None else kept.appender.topic_id
+
+    def _look(self, folder: Path) -> _Kept | None:
+        """Return what is kept of a folder, if it and its topic id have not changed.
+
+        Its log is opened right after its topic was found: :meth:`take` does not look once more.
+        """
         kept = self._known.kept.get(folder)
         with at(folder):
-            if kept is not None and _of_folder(folder) == kept.folder:
-                return kept.appender.topic_id
-        return read_topic_id(folder)
+            is_same = (
+                kept is not None
+                and kept.folder == _stamp(folder)
+                and kept.topic_id == _stamp(f"{folder}/{PARTITION_METADATA}")
+            )
+        self._unchanged[folder] = kept if is_same else None
+        return self._unchanged[folder]
 
     def keep(
         self,
         state: CommitState,
-        appenders: Collection[PartitionAppender],
+        appenders: Iterable[PartitionAppender],
         is_shared: Callable[[Path], bool] = is_shared,
     ) -> None:
         """Keep what has just been published with ``state``, for the next commit.
@@ -337,15 +359,21 @@ class AppendersOfSet:
         The checkpoints of the log directories say so by now. ``is_shared`` tells of a directory.
         """
         self._known.stamp = state.stamp
-        for appender in appenders:
-            folder = appender.directory
+        local = [each for each in appenders if not is_shared(each.directory.parent)]
+        for appender in local[: _PARTITIONS_KEPT - len(self._known.kept)]:
+            folder, before = appender.directory, self._unchanged.get(appender.directory)
             with at(folder):
-                if len(self._known.kept) < _PARTITIONS_KEPT and not is_shared(folder.parent):
-                    kept = _Kept(appender, _of_folder(folder), _stamps(appender))
-                    self._known.kept[folder] = kept
-        for log_dir in {appender.directory.parent for appender in appenders}:
-            with at(log_dir):
-                self._known.checkpoints[log_dir] = _of_checkpoints(log_dir)
+                self._known.kept[folder] = _Kept(
+                    appender,
+                    _stamp(folder),
+                    before.topic_id if before else _stamp(f"{folder}/{PARTITION_METADATA}"),
+                    _stamps(appender),
+                )
+        for log_dir in {appender.directory.parent for appender in local}:
+            found = self._known.checkpoints.get(log_dir)
+            with at(log_dir):  # an append writes the second one alone
+                start = found[0] if found else _stamp(f"{log_dir}/{LOG_START_OFFSET}")
+                self._known.checkpoints[log_dir] = start, _stamp(f"{log_dir}/{HIGH_WATERMARK}")
 
 
 def _stamps(appender: PartitionAppender) -> tuple[_Stamp, ...]:
@@ -353,14 +381,6 @@ def _stamps(appender: PartitionAppender) -> tuple[_Stamp, ...]:
     folder, base = str(appender.directory), appender.active_base_offset
     kinds = (LOG, OFFSET_INDEX, TIME_INDEX)
     return tuple(_stamp(f"{folder}/{file_name(base, kind)}") for kind in kinds)
-
-
-def _of_folder(folder: Path) -> tuple[_Stamp, ...]:
-    return _stamp(folder), _stamp(f"{folder}/{PARTITION_METADATA}")
-
-
-def _of_checkpoints(log_dir: Path) -> tuple[_Stamp, ...]:
-    return tuple(_stamp(f"{log_dir}/{name}") for name in (LOG_START_OFFSET, HIGH_WATERMARK))
 
 
 def _stamp(path: Path | str) -> _Stamp:

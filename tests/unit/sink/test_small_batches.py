@@ -77,7 +77,7 @@ def test_no_commit_makes_more_calls_than_the_ones_before(
     assert made[-1] <= made[5] + 5
     # Links of the log directory's ancestors are resolved once in each commit, and the state is read
     # once: what follows looks whether it is that file still.
-    assert usual < 153 + 2 * len(tmp_path.parts)
+    assert usual < 146 + 2 * len(tmp_path.parts)
 
 
 @pytest.mark.long
