@@ -343,8 +343,8 @@ def _refuse_read_iterator(data: Rows) -> None:
     """
     if any(each is data for each in remembered(_ReadIterators)):
         raise RowError(
-            "an append of this iterator has failed, and the rows that it has given do not come "
-            "again: make it anew from the same rows. Nothing was written"
+            "an append of this iterator has failed, and the rows that it has returned do not come "
+            "again: pass a new iterator over the same rows. Nothing was written"
         )
 
 

@@ -184,7 +184,7 @@ def _writers(facts: Facts, paths: Sequence[str]) -> list[Row]:
 
 
 def _of_topics(facts: Facts, rows: list[Row]) -> list[Row]:
-    return [row for row in rows if facts.wanted == ALL_TOPICS or row["topic"] in facts.wanted]
+    return [row for row in rows if row["topic"] in facts.wanted]
 
 
 def _read(

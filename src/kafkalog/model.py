@@ -97,8 +97,8 @@ class TopicSelection:
         """Select topics by name."""
         return cls(names)
 
-    def __contains__(self, topic: str) -> bool:
-        """Tell whether a topic is meant."""
+    def __contains__(self, topic: str | None) -> bool:
+        """Tell whether a topic is meant; None, of what is about no topic, is if all are."""
         return self.names is None or topic in self.names
 
     def __str__(self) -> str:

@@ -102,7 +102,7 @@ def test_the_rest_of_a_stream_is_not_taken_for_all_of_it(
         patched.setattr(Committer, "commit", fails)
         with pytest.raises(CommitError):
             kafkalog.append(tmp_path, "t", data, **named)
-    with pytest.raises(RowError, match="make it anew from the same rows"):
+    with pytest.raises(RowError, match="pass a new iterator over the same rows"):
         kafkalog.append(tmp_path, "t", data, **named)
     assert kafkalog.append(tmp_path, "t", of(kind), **named).appended
     assert values(tmp_path) == ["a", "b", "c"]

@@ -380,7 +380,7 @@ def take_over(
 
     The head of this module says what is cut, moved and forgotten. With ``aborts_open`` open
     transactions are ended, for a broker that will not start again: as their coordinators decided,
-    and what nobody decided as aborted. ``transaction_state`` are directories with more of
+    or aborted where they had not decided. ``transaction_state`` are directories with more of
     ``__transaction_state`` than lies in the set. A transaction of which that does not tell is a
     problem, unless its producer id is among ``abort_producers``. ``partitions`` are how many topics
     have, where nothing here tells. With ``dry_run`` nothing is changed, nor locked.

@@ -247,7 +247,7 @@ def test_an_iterator_that_a_failed_append_has_read_is_not_appended_again(
             patched.setattr(Committer, "commit", waits_in_vain)
             with pytest.raises(LockTimeoutError):
                 append(folder, "out", read, consumer=reader)
-        with pytest.raises(RowError, match="make it anew"):
+        with pytest.raises(RowError, match="pass a new iterator"):
             append(folder, "out", read, consumer=reader)
         append(folder, "out", iter(output(rows).to_batches()), consumer=reader)
         assert positions(folder)[IN[0]] == 10
