@@ -326,7 +326,7 @@ def lag(  # noqa: PLR0917 - what the command line offers
         rows = meter.look()
     print_rows(rows if as_json else _without_times(rows), as_json=as_json)
     if not rows:
-        print_line(f"no position is known in {str(select_topics(topic)) or 'any topic'}", err=True)
+        print_line(f"no position is known in topic {select_topics(topic)}", err=True)
     exit_if(row["lag"] is None for row in rows)
 
 
