@@ -374,8 +374,9 @@ class LagMeter:
         """
         self._named = named
         self._topics = topics
-        log_dirs = log_dirs_of(paths)  # held, so that what is listed again need not be parsed again
-        self._lost = say_missing(log_dirs, topics)
+        self._log_dirs = log_dirs_of(paths)
+        """Held, so that what is listed again need not be parsed again."""
+        self._lost = say_missing(self._log_dirs, topics)
         check_some_partition(paths, topics, self._lost)
         self._watch = ends_of_chosen(
             paths, lambda key: key.topic in topics or key.topic == OFFSETS_TOPIC
@@ -472,7 +473,7 @@ def _found(
             f"the log has another history than the one that was read up to offset {diverged}. It "
             "was cut and written again, or an older copy was put back",
         )
-    if offset == end:
+    if offset == end or (offset is None and watch.seen_start(key).here >= end):
         return _Found(0, _Waiting(0, None))
     if offset is not None and offset > end and not watch.reaches(key, offset):
         return _Found(

@@ -180,15 +180,17 @@ class LogSegment(Closing):
         """The ``.log`` file."""
         return self.file(LOG)
 
+    def name(self, kind: str = LOG) -> str:
+        """Return the name of one of the segment's files, such as ``.index``."""
+        return f"{self._prefix}{file_name(self.base_offset, kind)}{self._suffix}"
+
     def file(self, kind: str) -> Path:
-        """Return the path of one of the segment's files, such as ``.index``."""
-        name = self._prefix + file_name(self.base_offset, kind) + self._suffix
-        return self.directory / name
+        """Return the path of one of its files."""
+        return self.directory / self.name(kind)
 
     def place(self, kind: str = LOG) -> str | RemotePath:
         """Return the path of one of its files as it is opened and looked at soonest."""
-        name = f"{self._prefix}{file_name(self.base_offset, kind)}{self._suffix}"
-        return place_in(self.directory, name)
+        return place_in(self.directory, self.name(kind))
 
     @property
     def opened(self) -> OpenFile:
@@ -270,6 +272,8 @@ class LogSegment(Closing):
 
         Costs at most 3 pages of the index near its tail, and one batch header; 0 without an index.
         """
+        if not self.size:  # as of most partitions of a large topic: no index is opened for it
+            return 0
         index = self.offset_index()
         if index is None:
             return 0

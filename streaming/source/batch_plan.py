@@ -268,8 +268,8 @@ def _resolved(
     strategy = options.starting_timestamp_strategy
     positions = starting_positions(options, starting.group, available, logs)
     log_starts = {
-        key: logs.start_of(key)
-        for key in available
+        key: logs.start_of(key) if (seen := logs.seen_start(key)).offset < end_there else seen
+        for key, end_there in available.items()
         if key not in positions and starting.each is None and starting.is_earliest(key)
     }
     known = {**positions, **{key: log_start.offset for key, log_start in log_starts.items()}}

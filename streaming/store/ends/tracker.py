@@ -625,7 +625,7 @@ class LogEndTracker:
         Where these are the same as before, records below an end are the same, in the same files.
         """
         log = self._logs.by_partition[topic_partition]
-        start = recorded_log_start(self._said(log), log.seen.end)
+        start = recorded_log_start(log.said, log.seen.end)
         return log.topic_id, start, stamp_of(watchable(log.where.path))
 
     def log_start(self, topic_partition: TopicPartition) -> int:

@@ -281,6 +281,23 @@ def test_the_log_of_a_partition_is_opened_for_its_end_and_for_its_lag(
     assert opened == {f"t-{partition}/{0:020d}.log": 2 for partition in range(3)}
 
 
+def test_the_log_of_a_partition_that_holds_nothing_is_opened_for_its_end_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kafkalog.append(tmp_path, "t", pa.table({"value": ["x"]}), options={"numPartitions": "5"})
+    opened: Counter[str] = Counter()
+    open_file = segment.open_file
+
+    def counted(path: Path | str) -> OpenFile:
+        opened[Path(path).name] += 1
+        return open_file(path)
+
+    monkeypatch.setattr(segment, "open_file", counted)
+    calls = calls_of(LagMeter([str(tmp_path)], LagTargets(offsets='{"t":{"0":0}}')).look)
+    assert opened == {f"{0:020d}.log": 6}
+    assert calls["module.open"] <= 3 * 5 + 3, "log and topic id, and the index of one that has rows"
+
+
 def test_a_look_at_what_is_as_before_opens_and_reads_nothing(tmp_path: Path) -> None:
     path = UnpackedCase("p09-groups", tmp_path).path
     meter = LagMeter([path], LagTargets())
