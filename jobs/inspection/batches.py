@@ -61,6 +61,7 @@ from kafkalog.streaming.log.read.verification import (
     check_segments,
 )
 from kafkalog.streaming.log.segment import LogSegment
+from kafkalog.streaming.log.segments import LogSegments
 from kafkalog.streaming.log.valid_batches import ends_in_zeros
 from kafkalog.streaming.options.topic_settings import LogConfig
 from kafkalog.streaming.records.batch_rows import BatchDescriber
@@ -318,9 +319,14 @@ def _verified_files(
         )
     for key, found in there.items():
         with _noting(problems[key]):
-            problems[key].append(_lost_id(committed.state, found))
+            topic_id = None
+            try:
+                topic_id = read_topic_id(found.path)
+            finally:  # damage is told, too
+                if topic_id is None:
+                    problems[key].append(_lost_id(committed.state, found))
             if key in ends:
-                _check_all_committed(committed, found, ends[key], marks)
+                _check_all_committed(committed, found, topic_id, ends[key], marks)
         for problem in filter(None, problems[key]):
             yield Verified({**key._asdict(), "segment": None, "problem": problem}, Fault.STATE)
 
@@ -380,7 +386,11 @@ def _lost_id(state: CommitState | None, found: PartitionDirectory) -> str | None
 
 
 def _check_all_committed(
-    committed: Committed, found: PartitionDirectory, end: int, marks: BrokerMarks
+    committed: Committed,
+    found: PartitionDirectory,
+    topic_id: str | None,
+    end: int,
+    marks: BrokerMarks,
 ) -> None:
     """Refuse records that nobody has committed, as the next writer would.
 
@@ -393,7 +403,6 @@ def _check_all_committed(
     key, state = found.topic_partition, committed.state
     if state is None or committed.in_progress(*key):
         return
-    topic_id = read_topic_id(found.path)
     if key.topic in INTERNAL_TOPICS and state.topic(key.topic, topic_id) is None:
         return  # a broker's own
     log = TailRecovery(
@@ -450,7 +459,7 @@ def _verified_segments(
         key = keys.popleft()
         row = {
             **key._asdict(),
-            "segment": segment.path.name,
+            "segment": segment.name(),
             "batches": checked.batches,
             "bytes": checked.bytes,
             "problem": "; ".join([*checked.problems, *checked.headers]) or None,
@@ -469,8 +478,8 @@ def _segments(
 ) -> list[tuple[LogSegment, LogSegment | None]]:
     """Pair each segment with the one after it."""
     listing = watch.listing(found)
-    with PartitionLog(found.path, found.topic_partition, listing=listing) as log:
-        return list(zip_longest(log.segments, log.segments[1:]))
+    segments = LogSegments.of(found.path) if listing is None else listing.unopened()
+    return list(zip_longest(segments, segments[1:]))
 
 
 _GROWS: Final = "the file has grown meanwhile: if a broker writes it at this moment, look again"

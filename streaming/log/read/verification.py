@@ -7,6 +7,7 @@ is looked at, and everything is reported that would cost a reader a scan or an e
 from __future__ import annotations
 
 from contextlib import closing
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -30,6 +31,7 @@ from kafkalog.streaming.records.columns import (
     sections_of,
 )
 from kafkalog.streaming.records.compression import DEFAULT_LIMIT, Codec
+from kafkalog.streaming.records.jit.kernel import as_python, count_in_python, kernels_pay
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -41,6 +43,9 @@ if TYPE_CHECKING:
     from kafkalog.streaming.records.batch import BatchTable
 
 __all__ = ["RecordCheck", "SegmentCheck", "check_segment", "check_segments"]
+
+_FEW_BYTES: Final = 500
+"""Of records that are walked over in Python, before a kernel is loaded for more."""
 
 _NAMED: Final = 5
 """Batches of a segment that are named: where one client wrote them, all of its may be alike."""
@@ -132,11 +137,11 @@ def _check_run(
     records: RecordCheck,
 ) -> Iterator[tuple[LogSegment, SegmentCheck]]:
     counts = _count_sound_batches(run, records) if len(run) > 1 else None
-    for number, small in enumerate(run):
-        if counts is None:
+    for small, count in zip_longest(run, counts or ()):
+        if count is None:
             yield small.segment, check_alone(small.segment, small.follower)
         else:
-            yield small.segment, SegmentCheck([], counts[number], len(small.log))
+            yield small.segment, SegmentCheck([], count, len(small.log))
 
 
 def _overlap(segment: LogSegment, next_base_offset: int | None, next_offset: int) -> list[str]:
@@ -243,7 +248,11 @@ class RecordCheck:
     def _measure(self, table: BatchTable, source: Bytes, starts: Integers, ends: Integers) -> None:
         """Check batches of magic 2 whose records lie in ``source[starts[i]:ends[i]]``."""
         measures = np.empty((len(table), kernels.MEASURES), np.int64)
-        kernels.measure_records(source, sections_of(table, starts, ends), measures)
+        measure, size = kernels.measure_records, int((ends - starts).sum())
+        if size <= _FEW_BYTES and not kernels_pay():
+            measure = as_python(measure)
+            count_in_python(size)
+        measure(source, sections_of(table, starts, ends), measures)
         faults, records = measures[:, kernels.FAULT], measures[:, kernels.RECORDS]
         is_sound = faults == kernels.DONE
         if is_sound.all() and (records == table.count).all():  # as nearly always
@@ -498,20 +507,22 @@ class _SmallSegment(NamedTuple):
 
 
 def _read_small(segment: LogSegment, follower: LogSegment | None) -> _SmallSegment | None:
-    """Read the files of a segment, if it has all of them, and none is empty or large.
+    """Read the files of a segment, if it has all of them, and none is large.
 
     The log comes last: entries that are written later point into bytes that were not read.
     """
     found = []
     try:
         with closing(open_file(segment.place())) as log:
-            if not 0 < log.opened_size <= _SMALL_BYTES:
+            if log.opened_size > _SMALL_BYTES:
                 return None
             for kind in (OFFSET_INDEX, TIME_INDEX):
                 with closing(open_file(segment.place(kind))) as index:
                     if index.opened_size > _SMALL_BYTES:
                         return None
                     found.append(index.peek(0, index.opened_size))
+            if not log.opened_size and any(found):
+                return None
             return _SmallSegment(segment, follower, log.peek(0, _SMALL_BYTES), *found)
     except (KafkaLogError, OSError):
         return None
@@ -519,6 +530,32 @@ def _read_small(segment: LogSegment, follower: LogSegment | None) -> _SmallSegme
 
 def _count_sound_batches(run: Sequence[_SmallSegment], records: RecordCheck) -> list[int] | None:
     """Count the batches of each segment; None unless all that is to be checked of all is right."""
+    filled, ends_log = _filled(run)
+    if not filled:
+        return [0] * len(run)
+    found = _count_in_filled(filled, ends_log, records)
+    if found is None:
+        return None
+    counts = iter(found)
+    return [next(counts) if small.log else 0 for small in run]
+
+
+def _filled(run: Sequence[_SmallSegment]) -> tuple[list[_SmallSegment], list[bool]]:
+    """Leave out empty segments; also return of which of the others nothing follows in its log."""
+    filled: list[_SmallSegment] = []
+    ends_log: list[bool] = []
+    for small in run:
+        if small.log:
+            filled.append(small)
+            ends_log.append(small.follower is None)
+        elif ends_log:
+            ends_log[-1] |= small.follower is None
+    return filled, ends_log
+
+
+def _count_in_filled(
+    run: Sequence[_SmallSegment], ends_log: Sequence[bool], records: RecordCheck
+) -> list[int] | None:
     sizes = np.array([len(small.log) for small in run])
     starts = np.cumsum(sizes) - sizes
     data = np.frombuffer(bytearray().join(small.log for small in run), np.uint8)
@@ -533,7 +570,7 @@ def _count_sound_batches(run: Sequence[_SmallSegment], records: RecordCheck) -> 
     limits = [small.follower.base_offset if small.follower else MAX_OFFSET for small in run]
     if (first_offsets(table)[first] < bases).any() or (spans.next_offsets > limits).any():
         return None
-    moves = _moves(spans, [small.follower is None for small in run])
+    moves = _moves(spans, ends_log)
     if moves.any():
         if (table.magic != MAGIC).any():  # offsets in messages are absolute
             return None
@@ -549,7 +586,8 @@ def _count_sound_batches(run: Sequence[_SmallSegment], records: RecordCheck) -> 
             return None
     records.begin("")
     records.compare(Chunk(data, table, 0))
-    return (end - first).tolist() if records.has_found_nothing else None
+    counts: list[int] = (end - first).tolist()
+    return counts if records.has_found_nothing else None
 
 
 class _Spans(NamedTuple):

@@ -288,6 +288,46 @@ def test_small_logs_are_checked_at_once(tmp_path: Path) -> None:
     assert [(len(check.problems), check.batches) for check in found] == [(0, 2)] * 6
 
 
+def write_empty_segment(folder: Path, base: int) -> LogSegment:
+    """Write what a broker or the sink makes before the first record."""
+    write_segment(folder, base, b"")
+    segment = LogSegment(folder, base)
+    for kind in (INDEX, TIMES):
+        segment.file(kind).touch()
+    return segment
+
+
+def test_empty_segments_are_checked_with_the_others(tmp_path: Path) -> None:
+    """Before, between and behind others of a log, and alone in logs."""
+    folders = write_small_logs(tmp_path / "filled")
+    for folder, base in (*zip(folders, (2, 7, 99), strict=True), (folders[0], 99)):
+        write_empty_segment(folder, base)
+    folders = [*folders, *(tmp_path / f"e-{number}" for number in range(2))]
+    for folder in folders[-2:]:
+        write_empty_segment(folder, 5)
+    for logs in (folders, folders[-2:], [folders[-1], *folders]):
+        found, alone = check_together(*logs)
+        assert alone == 0
+        assert found == each_alone(*logs)
+        assert not any(check.problems for check in found)
+
+
+@pytest.mark.parametrize("kind", [INDEX, TIMES])
+def test_entries_of_an_empty_segment_are_told(tmp_path: Path, kind: str) -> None:
+    folders = [tmp_path / f"t-{number}" for number in range(3)]
+    segments = [write_empty_segment(folder, 5) for folder in folders]
+    segments[1].file(kind).write_bytes(struct.pack(">qi" if kind == TIMES else ">ii", 7, 3))
+    assert [bool(check.problems) for check in check_together(*folders)[0]] == [False, True, False]
+
+
+def test_a_missing_index_of_an_empty_segment_is_told(tmp_path: Path) -> None:
+    folders = [tmp_path / f"t-{number}" for number in range(3)]
+    segments = [write_empty_segment(folder, 5) for folder in folders]
+    segments[1].file(INDEX).unlink()
+    assert check_together(*folders)[0] == each_alone(*folders)
+    assert [bool(check.problems) for check in each_alone(*folders)] == [False, True, False]
+
+
 @pytest.mark.parametrize("suffix", [".log", INDEX, TIMES])
 @pytest.mark.parametrize("number", [0, 3])
 def test_small_logs_together_find_what_each_finds(tmp_path: Path, number: int, suffix: str) -> None:
