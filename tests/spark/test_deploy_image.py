@@ -119,6 +119,7 @@ def test_the_services_run_a_job_on_what_the_image_holds(
     assert {log.relative_to(tmp_path).parts[0] for log in logs} == {"worker-0", "worker-1"}
 
 
+@pytest.mark.nightly
 def test_the_command_of_the_image_answers(home: Path, variables: dict[str, str]) -> None:
     (text,) = [each.text for each in instructions() if each.word == "CMD"]
     (command,) = json.loads(text)
@@ -127,11 +128,9 @@ def test_the_command_of_the_image_answers(home: Path, variables: dict[str, str])
     assert said.strip() == kafkalog.__version__
 
 
-def test_the_pods_run_commands_that_there_are(
-    home: Path, variables: dict[str, str], tmp_path: Path
-) -> None:
+def test_the_pods_run_commands_that_there_are(tmp_path: Path) -> None:
     """A topic is mirrored as the StatefulSet does it, to its end, and verified as the CronJob."""
-    command = f"{home}/opt/kafkalog/bin/"
+    command, variables = f"{Path(sys.executable).parent}/", {**os.environ}
     written = [f"{command}kafkalog", "append", str(tmp_path / "from"), "--topic", "flights"]
     subprocess.run(written, env=variables, input="hello\n", text=True, check=True)
     specs = {each["kind"]: each["spec"] for each in kubernetes()}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from kafkalog.jobs.cli import app as other_words
@@ -33,7 +34,7 @@ def test_each_word_leads_to_a_command_that_is_there_and_is_none_itself() -> None
             assert f" {name} " in commands
         else:
             assert f" {first} " in commands
-    assert [word for word in every if ran(word, "--help").exit_code == 0] == []
+    assert get_command(app).commands.keys().isdisjoint(every)  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(
