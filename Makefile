@@ -46,6 +46,7 @@ kills: env ## Kill writers at every call that changes a file, at random a thousa
 	    tests/crash/test_bucket_race.py::test_a_micro_batch_of_which_any_process_is_killed_at_any_request_is_written_once \
 	    tests/crash/test_copied_bounds_killed.py tests/crash/test_replicas_walk.py \
 	    tests/crash/test_sink_query_killed.py tests/crash/test_cluster_killed.py \
+	    tests/unit/source/test_lookup.py \
 	    tests/interop/test_handover_after_crashes.py tests/interop/test_compaction_killed_broker.py
 
 nightly: env pipelines docs-check ## What takes hours: pipelines, transactions killed at every step, walks, 20,000 alarms, benchmarks: SEED=...

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.crash
 
-STRIDE: Final = int(os.environ.get("KAFKALOG_KILL_STRIDE", "5"))
+STRIDE: Final = int(os.environ.get("KAFKALOG_KILL_STRIDE", "11"))
 
 
 @pytest.fixture(scope="module", params=HONEST)

@@ -48,7 +48,15 @@ LARGE_SEARCHES: Final = (
 )
 
 
-@pytest.mark.parametrize(("queries", "bounds"), SMALL_SEARCHES + (LARGE_SEARCHES if LARGE else ()))
+@pytest.mark.parametrize(
+    ("queries", "bounds"),
+    [
+        (("a",), Bounds(batches=1, kills=0, brokers=1, zombies=1, losses=1)),
+        pytest.param(*SMALL_SEARCHES[0], marks=pytest.mark.nightly),
+        *SMALL_SEARCHES[1:],
+        *(LARGE_SEARCHES if LARGE else ()),
+    ],
+)
 def test_whatever_happens_no_batch_is_lost_doubled_or_half_seen(
     queries: tuple[str, ...], bounds: Bounds
 ) -> None:
@@ -135,6 +143,7 @@ def all_intents(self: LogSet) -> list[Any]:
 
 
 ADOPTED: Final = "batches that nobody can have appended are adopted"
+SLOW: Final = ("no look at the run",)
 BUGS: Final = {
     ADOPTED: SMALL_SEARCHES[3],
     "publish before append": SMALL_SEARCHES[1],
@@ -149,7 +158,10 @@ BUGS: Final = {
 }
 
 
-@pytest.mark.parametrize("bug", BUGS)
+@pytest.mark.parametrize(
+    "bug",
+    [pytest.param(bug, marks=pytest.mark.nightly) if bug in SLOW else bug for bug in BUGS],
+)
 def test_a_protocol_with_a_mistake_is_found_out(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
     queries, bounds = BUGS[bug]
     if bug == ADOPTED:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.crash
 
-STRIDE: Final = int(os.environ.get("KAFKALOG_KILL_STRIDE", "109"))
+STRIDE: Final = int(os.environ.get("KAFKALOG_KILL_STRIDE", "211"))
 AWAY: Final = (None, 0, 1, 2)
 ADDED: Final = {"f": "1"}
 

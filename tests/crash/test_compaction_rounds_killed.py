@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.crash
 
-STRIDE: Final = int(os.environ.get("KAFKALOG_KILL_STRIDE", "29"))
+STRIDE: Final = int(os.environ.get("KAFKALOG_KILL_STRIDE", "59"))
 FIRST_STRIDE: Final = -(-STRIDE // 2)
 FOLDER: Final = MOUNT / "t-0"
 MORE: Final = [{"a": "4", "g": "1"}, {"b": "2"}, {"d": None, "i": "1"}]

@@ -135,7 +135,11 @@ def check_whatever_is_left(old: list[Path], *, begun: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "begun"), [(OLD[:1], True), (OLD, False)], ids=["one, at its first commit", "two"]
+    ("old", "begun"),
+    [
+        pytest.param(OLD[:1], True, id="one, at its first commit", marks=pytest.mark.nightly),
+        pytest.param(OLD, False, id="two"),
+    ],
 )
 def test_whatever_is_left_of_a_join_the_set_goes_on_and_grows(old: list[Path], begun: bool) -> None:
     check_whatever_is_left(old, begun=begun)

@@ -40,7 +40,16 @@ LARGE_SCENES: Final = (
 )
 
 
-@pytest.mark.parametrize("scene", SMALL_SCENES + (LARGE_SCENES if LARGE else ()), ids=str)
+@pytest.mark.parametrize(
+    "scene",
+    [
+        SMALL_SCENES[0],
+        pytest.param(SMALL_SCENES[1], marks=pytest.mark.nightly),
+        *SMALL_SCENES[2:],
+        *(LARGE_SCENES if LARGE else ()),
+    ],
+    ids=str,
+)
 def test_a_commit_that_loses_its_locks_fails_and_overwrites_nothing(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:

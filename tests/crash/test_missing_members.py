@@ -37,7 +37,7 @@ LARGE: Final = "KAFKALOG_MODEL_LARGE" in os.environ
 SMALL_SEARCHES: Final = (
     Bounds(batches=3, moves=2),
     pytest.param(Bounds(batches=2, moves=2, single=True), marks=pytest.mark.nightly),
-    Bounds(batches=1, moves=1, kills=1),
+    pytest.param(Bounds(batches=1, moves=1, kills=1), marks=pytest.mark.nightly),
 )
 LARGE_SEARCHES: Final = (
     Bounds(batches=3, moves=2, single=True),

@@ -38,7 +38,7 @@ pytestmark = pytest.mark.crash
 
 NAMES: Final = ("append", "roll", "new topics", "two directories", "v1, rolling")
 MIXED: Final = [case for case in CASES if case.name in NAMES]
-STATES: Final = 60
+STATES: Final = 24
 LEFT_TO_THE_SYSTEM: Final = 2
 """Batches in a row."""
 

@@ -30,7 +30,10 @@ LARGE: Final = "KAFKALOG_MODEL_LARGE" in os.environ
 TWO_QUERIES: Final = Bounds(batches=2, rolls=True, amid=False)
 AMID: Final = Bounds(batches=1, queries=("a",))
 KILLED: Final = Bounds(batches=1, kills=1, queries=("a",), amid=False)
-SMALL_SEARCHES: Final = (TWO_QUERIES, AMID, pytest.param(KILLED, marks=pytest.mark.nightly))
+SMALL_SEARCHES: Final = (
+    AMID,
+    *(pytest.param(bounds, marks=pytest.mark.nightly) for bounds in (TWO_QUERIES, KILLED)),
+)
 LARGE_SEARCHES: Final = (
     Bounds(batches=2),
     Bounds(batches=2, queries=("a",), is_new=True, thorough=True),

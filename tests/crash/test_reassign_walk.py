@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.crash
 
-STRIDE: Final = int(os.environ.get("KAFKALOG_KILL_STRIDE", "127"))
+STRIDE: Final = int(os.environ.get("KAFKALOG_KILL_STRIDE", "251"))
 ROWS, MORE = [f"a{n}" for n in range(20)], ["b0", "b1", "b2"]
 TWO: Final = {"replication.factor": "2"}
 MOVES: Final = [Move(TopicPartition("t", 0), (3, 1)), Move(TopicPartition("t", 1), (3, 0))]

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.crash
 
 LARGE: Final = "KAFKALOG_MODEL_LARGE" in os.environ
-STRIDE: Final = 2 if LARGE else int(os.environ.get("KAFKALOG_KILL_STRIDE", "241"))
+STRIDE: Final = 2 if LARGE else int(os.environ.get("KAFKALOG_KILL_STRIDE", "499"))
 
 
 @pytest.mark.parametrize("fault", FAULTS)

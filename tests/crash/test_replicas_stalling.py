@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.crash
 
-STRIDE: Final = int(os.environ.get("KAFKALOG_STALL_STRIDE", "199"))
+STRIDE: Final = int(os.environ.get("KAFKALOG_STALL_STRIDE", "401"))
 LAG: Final = {"replica.lag.time.max.ms": "1000"}
 BEFORE, ADDED = [f"a{n}" for n in range(8)], [f"b{n}" for n in range(6)]
 

@@ -132,7 +132,13 @@ def test_a_query_that_began_over_files_goes_on_over_a_broker(peers: Peers, tmp_p
     assert query.places == query.expected
 
 
-@pytest.mark.parametrize(("first", "second"), [("kafka", "kafkalog"), ("kafkalog", "kafka")])
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        pytest.param("kafka", "kafkalog", marks=pytest.mark.nightly),
+        ("kafkalog", "kafka"),
+    ],
+)
 def test_a_batch_that_failed_in_one_is_run_again_by_the_other_with_the_same_rows(
     peers: Peers, tmp_path: Path, first: str, second: str
 ) -> None:

@@ -85,7 +85,7 @@ def peers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Peers]:
         yield peers
 
 
-@pytest.mark.parametrize(("case", "places"), by_place(some(batch_cases(), 8)))
+@pytest.mark.parametrize(("case", "places"), by_place(some(batch_cases(), 6)))
 def test_a_batch_gives_the_same_rows_in_the_same_tasks(
     peers: Peers, case: Case, places: Sequence[str]
 ) -> None:

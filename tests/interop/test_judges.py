@@ -150,7 +150,7 @@ def test_a_broker_complains_of_a_bad_batch(logdir: Path, tmp_path: Path) -> None
         assert any(PARTITION in line for line in broker.complaints()), broker.complaints()
 
 
-@pytest.mark.parametrize("kind", [Broker, ZooKeeperBroker])
+@pytest.mark.parametrize("kind", [Broker, pytest.param(ZooKeeperBroker, marks=pytest.mark.nightly)])
 def test_a_broker_comes_back_after_a_kill(kind: type[Broker], tmp_path: Path) -> None:
     records = [(b"%d" % number, b"v%d" % number) for number in range(100)]
     with kind(tmp_path / "broker") as broker:

@@ -413,6 +413,7 @@ def test_a_key_that_was_deleted_later_does_not_come_back_from_another_partition(
     assert newest(spark, one.table) == expected | {b"M": b"new"}
 
 
+@pytest.mark.nightly
 def test_of_two_runs_from_one_version_one_writes_and_the_other_says_so(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -549,6 +550,7 @@ def clone_of(spark: SparkSession, one: Archive, name: str) -> Archive:
     return replace(other, checkpoint=f"{one.checkpoint}-{name}")
 
 
+@pytest.mark.nightly
 def test_a_key_that_was_deleted_does_not_come_back_in_a_clone(
     spark: SparkSession, tmp_path: Path
 ) -> None:

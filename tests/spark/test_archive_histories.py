@@ -145,6 +145,7 @@ def _reason(error: StreamingQueryException) -> Exception:
             "target clean_up, target lose_checkpoint, source put_back, source append, "
             "source append, source append, run",
             id="Delta cleans its log up, and the source is put back and grows",
+            marks=pytest.mark.nightly,
         ),
         pytest.param(
             "--rebuild",

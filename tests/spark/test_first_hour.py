@@ -42,6 +42,7 @@ def test_each_block_does_what_the_page_shows(
         end_jvm()
 
 
+@pytest.mark.nightly
 def test_each_block_of_a_how_to_does_what_its_page_shows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,7 +12,7 @@ from tests.support.spark import end_jvm
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.nightly]
 
 
 def test_each_block_does_what_the_page_shows(

@@ -53,7 +53,7 @@ def test_what_failed_once_is_read_by_both_kinds_of_kernels_to_the_same_end() -> 
     assert interpreted == replay([], KEPT, jit=True)
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_an_error_that_is_not_ours_is_found(tmp_path: Path) -> None:
     (tmp_path / "no_such_target").mkdir()
     assert fuzz("no_such_target", tmp_path / "no_such_target", ["-runs=10"]) != 0

@@ -76,10 +76,18 @@ def test_every_view_reads_it(name: str, tmp_path: Path) -> None:
     assert {key for batch in scanned for key in batch.column("key").to_pylist()} == wanted
 
 
-@pytest.mark.parametrize("name", PLAIN)
-def test_every_command_shows_it(name: str, tmp_path: Path) -> None:
+THIRDS = [
+    pytest.param(name, part, marks=() if number % 3 == part else pytest.mark.nightly)
+    for number, name in enumerate(PLAIN)
+    for part in range(3)
+]
+"""Each log with a third of the commands, in turn; `make nightly` runs the other two."""
+
+
+@pytest.mark.parametrize(("name", "part"), THIRDS)
+def test_every_command_shows_it(name: str, part: int, tmp_path: Path) -> None:
     segment = READABLE[name].write(tmp_path)
-    for line in COMMANDS:
+    for line in COMMANDS[part::3]:
         words = [
             word.replace("LOG", str(tmp_path)).replace("SEGMENT", str(segment))
             for word in line.split()
@@ -88,7 +96,7 @@ def test_every_command_shows_it(name: str, tmp_path: Path) -> None:
         assert code == 0, (line, text)
         if "%" not in line:
             assert all(each.isprintable() for each in text.splitlines()), line
-    for query in QUERIES:
+    for query in QUERIES[part::3]:
         for words in ([], ["--json"]):
             code, text = call("sql", tmp_path, f"select * {query}", *words)
             assert code == 0, (query, text)
