@@ -60,7 +60,8 @@ nightly: env pipelines docs-check ## What takes hours: pipelines, transactions k
 	    tests/interop/test_latest_broker.py tests/interop/test_stress.py \
 	    tests/interop/test_handover_after_crashes.py $(wildcard tests/crash/test_*_walk.py) \
 	    tests/crash/test_topics_killed.py tests/crash/test_replicas_model.py \
-	    tests/crash/test_replicas_stalling.py tests/crash/test_power_loss.py tests/crash/test_os_power_loss.py
+	    tests/crash/test_replicas_stalling.py tests/crash/test_power_loss.py tests/crash/test_os_power_loss.py \
+	    tests/crash/test_mixed_flush.py
 	$(RUN) python -m pytest -q --timeout 7200 -m nightly tests
 
 pipelines: env ## Set back source, target and checkpoint of pipelines: HISTORIES=500 SEED=... or HISTORY=<seed>/<n>
@@ -87,7 +88,8 @@ model: env ## Search all that may happen to a few small batches, within large bo
 
 powerloss: env ## Cut the power at each step of a commit, and try what may be left: STATES=400 a case
 	$(RUN) env KAFKALOG_POWER_LOSS_STATES=$(or $(STATES),400) python -m pytest -q --timeout 7200 \
-	    tests/crash/test_power_loss.py tests/crash/test_os_power_loss.py tests/crash/test_retention_power_loss.py \
+	    tests/crash/test_power_loss.py tests/crash/test_os_power_loss.py tests/crash/test_mixed_flush.py \
+	    tests/crash/test_retention_power_loss.py \
 	    tests/crash/test_compaction_power_loss.py tests/unit/log/test_swap.py
 
 simulate: env ## Let many act and fail in one process: SECONDS=60 SEED=... or HISTORY=<seed>/<n>, NODES=1

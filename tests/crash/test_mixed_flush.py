@@ -6,6 +6,7 @@ the disk with it.
 
 from __future__ import annotations
 
+import os
 import random
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
@@ -38,7 +39,7 @@ pytestmark = pytest.mark.crash
 
 NAMES: Final = ("append", "roll", "new topics", "two directories", "v1, rolling")
 MIXED: Final = [case for case in CASES if case.name in NAMES]
-STATES: Final = 24
+STATES: Final = int(os.environ.get("KAFKALOG_POWER_LOSS_STATES", "24"))
 LEFT_TO_THE_SYSTEM: Final = 2
 """Batches in a row."""
 
