@@ -16,7 +16,7 @@ from __future__ import annotations
 import signal
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, Final, NoReturn
 
 import typer
 
@@ -245,6 +245,9 @@ class BucketMaintenance(Maintenance):
         return done.problems
 
 
+_YEAR_MS: Final = 366 * 86_400_000
+
+
 @app.command(cls=Command, help=help_text(__doc__))
 def main(
     log: LOG,
@@ -260,7 +263,9 @@ def main(
 ) -> None:
     """Run the rounds; the exit code is 1 if the only one finds a problem."""
     path = ",".join(log)
-    interval_ms = None if every is None else milliseconds("--every", every, minimum=1000)
+    interval_ms = None
+    if every is not None:
+        interval_ms = milliseconds("--every", every, minimum=1000, maximum=_YEAR_MS)
     scope = Scope(
         log=path,
         topics=select_topics(topic),

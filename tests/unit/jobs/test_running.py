@@ -75,6 +75,7 @@ MIRROR = ("kafkalog.jobs.mirror", "/nowhere/log", "/nowhere/copy", "--checkpoint
         (("kafkalog.jobs.rebuild",), "Missing argument 'LOG'"),
         (("kafkalog.jobs.maintain",), "Missing argument 'LOG'"),
         ((*MAINTAIN, "--every=often"), "--every is 'often', expected a time such as 1500, 5s"),
+        ((*MAINTAIN, "--every=3000000h"), "--every is '3000000h', expected a time such as"),
         ((*MAINTAIN, "--config=retention.ms=soon"), "retention.ms is 'soon'"),
         # where nothing can be written: /dev/null is a file for everybody
         ((*INGEST[:3], INGEST[3], "--checkpoint=/dev/null/c"), "/dev/null is no folder"),
