@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.interop, pytest.mark.spark]
 
-SECONDS: Final = int(os.environ.get("KAFKALOG_LIVE_SECONDS", "8"))
+SECONDS: Final = int(os.environ.get("KAFKALOG_LIVE_SECONDS", "20"))
 CATCH_UP_SECONDS: Final = 180
 ROWS: Final = "topic STRING, partition INT, offset BIGINT, value STRING"
 
