@@ -37,7 +37,17 @@ LARGE: Final = "KAFKALOG_MODEL_LARGE" in os.environ
 STRIDE: Final = 2 if LARGE else int(os.environ.get("KAFKALOG_KILL_STRIDE", "499"))
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+ALIKE: Final = ("loss of a", "loss of c")
+"""What they show, the loss of ``b`` and that of two show, too."""
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        pytest.param(fault, marks=pytest.mark.nightly) if fault in ALIKE else fault
+        for fault in FAULTS
+    ],
+)
 def test_no_single_fault_loses_a_row_or_doubles_one_or_lets_replicas_differ(fault: str) -> None:
     first = _lock_losses() if fault == "locks lost" else FAULTS.index(fault) * 7
     assert search_replicas(fault, stride=STRIDE, first=first) > 10
