@@ -72,7 +72,11 @@ NEW: Final = (
 
 
 @pytest.mark.parametrize(
-    ("kind", "topics_made"), [(ZooKeeperBroker, OLD), (Broker, NEW)], ids=["2.8", "4.1"]
+    ("kind", "topics_made"),
+    [
+        pytest.param(ZooKeeperBroker, OLD, id="2.8", marks=pytest.mark.nightly),
+        pytest.param(Broker, NEW, id="4.1"),
+    ],
 )
 def test_a_broker_serves_what_the_sink_wrote_in_its_formats_and_goes_on_behind_it(
     kind: type[Broker], topics_made: tuple[Made, ...], tmp_path: Path

@@ -243,6 +243,7 @@ def newest(spark: SparkSession, table: str | Path) -> dict[bytes, bytes]:
     return {bytes(row["key"]): bytes(row["value"]) for row in found}
 
 
+@pytest.mark.nightly  # by day: two runs at once with such checkpoints, in test_archive_histories
 def test_an_older_checkpoint_and_a_new_one_continue_where_the_tables_end(
     spark: SparkSession, tmp_path: Path, grow: Callable[[int], None]
 ) -> None:

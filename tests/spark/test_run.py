@@ -144,6 +144,7 @@ def test_an_error_that_pyspark_has_no_class_for_is_one_line() -> None:
     assert "Failed to find the data source: no.such.Format" in said, said
 
 
+@pytest.mark.nightly
 def test_plain_scripts_take_files_in_bring_a_table_back_and_look_after_the_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
