@@ -292,7 +292,7 @@ class Broker:
 
     def wait_for_records(self, topic: str, count: int) -> None:
         """Wait until the high watermarks let ``count`` records be read: a killed broker's lag."""
-        deadline = time.monotonic() + _CLIENT_SECONDS
+        deadline = time.monotonic() + 3 * _CLIENT_SECONDS
         while (seen := sum(end for _, end in self.offsets(topic).values())) < count:
             if time.monotonic() > deadline:
                 raise TimeoutError(f"{topic}: {seen} of {count} records can be read")
@@ -495,10 +495,19 @@ def _replace_partition(folder: Path, sources: Sequence[Path]) -> None:
 def _wait_for_controller(admin: AdminClient) -> None:
     """Wait until a controller is known: the client's own wait asks too seldom for it."""
     deadline = time.monotonic() + _CLIENT_SECONDS
-    while admin.list_topics(timeout=_CLIENT_SECONDS).controller_id < 0:
+    while not _knows_a_controller(admin):
         if time.monotonic() > deadline:
             raise TimeoutError("the broker knows no controller")
         time.sleep(0.1)
+
+
+def _knows_a_controller(admin: AdminClient) -> bool:
+    try:
+        return int(admin.list_topics(timeout=_CLIENT_SECONDS).controller_id) >= 0
+    except confluent_kafka.KafkaException as failure:
+        if failure.args[0].code() == confluent_kafka.KafkaError._PARTIAL:
+            return False  # a broker that starts knows a part
+        raise
 
 
 def _partitions(
