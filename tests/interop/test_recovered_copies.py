@@ -121,6 +121,7 @@ def number_of(value: bytes | None) -> bytes:
     return value.split()[0]
 
 
+@pytest.mark.nightly
 def test_copies_and_leftovers_of_a_busy_broker_read_as_a_broker_recovers_them(
     tmp_path: Path,
 ) -> None:

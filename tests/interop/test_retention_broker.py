@@ -240,6 +240,7 @@ def test_there_was_something_to_keep_beside_the_logs(home: Home) -> None:
     assert home.left["records-deleted"][0].start not in home.left["records-deleted"][0].bases
 
 
+@pytest.mark.nightly
 def test_of_a_log_of_magic_0_or_1_the_same_is_left(tmp_path: Path) -> None:
     data = tmp_path / "data"
     with ZooKeeperBroker(tmp_path / "broker", log_dirs=[data], settings=EAGER) as broker:

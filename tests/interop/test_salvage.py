@@ -46,6 +46,7 @@ def test_a_broker_serves_what_is_left(tmp_path: Path) -> None:
             broker.kill()
 
 
+@pytest.mark.nightly
 def test_a_broker_leads_a_log_whose_leader_epoch_a_cut_had_raised(tmp_path: Path) -> None:
     """The set is one of ours: nothing there tells of a broker until it is handed over."""
     data = tmp_path / "data"

@@ -182,6 +182,7 @@ def test_a_run_that_was_killed_while_it_made_the_table_can_be_started_again(
     assert len(archived(spark, str(folder / "table"))) == 7
 
 
+@pytest.mark.nightly
 def test_many_small_files_are_put_together_and_logs_that_start_later_are_noted(
     spark: SparkSession, log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -393,6 +394,7 @@ def test_rows_of_somebody_else_are_refused_and_each_way_on_is_right(
 
 
 @pytest.mark.parametrize("most", [pytest.param("1000", marks=pytest.mark.nightly), "4"])
+@pytest.mark.nightly
 def test_a_key_that_was_deleted_later_does_not_come_back_from_another_partition(
     spark: SparkSession, tmp_path: Path, most: str
 ) -> None:
@@ -450,6 +452,7 @@ def test_of_two_runs_from_one_version_one_writes_and_the_other_says_so(
     assert (one.look(), one.is_mixed) == (TargetState(table.id), False)
 
 
+@pytest.mark.nightly
 def test_clones_and_tables_whose_log_was_cleaned_up_hold_what_their_rows_show(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -608,6 +611,7 @@ def test_deleted_keys_are_forgotten_when_nothing_as_old_comes_and_known_where_th
 # The recipe of docs/latest.md
 
 
+@pytest.mark.nightly
 def test_the_merge_of_the_docs_keeps_a_table_of_the_newest_rows(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -103,6 +103,7 @@ def connect_server(folder: Path) -> Iterator[str]:
         server.kill()
 
 
+@pytest.mark.nightly
 def test_spark_connect_copies_a_topic(tmp_path: Path) -> None:
     # A session with `local[2]` would start its server at port 15002, which another one may have.
     with connect_server(tmp_path) as address:

@@ -26,6 +26,7 @@ BLOCKS: Final = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 pytestmark = pytest.mark.spark
 
 
+@pytest.mark.nightly
 def test_each_block_does_what_the_page_shows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

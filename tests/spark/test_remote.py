@@ -612,6 +612,7 @@ def kept(place: str, options: dict[str, str]) -> list[tuple[int, int, bytes]]:
     )
 
 
+@pytest.mark.nightly
 def test_a_log_is_mirrored_into_a_bucket_and_restored_into_one(
     spark: SparkSession, store: ObjectStore, tmp_path: Path
 ) -> None:

@@ -161,7 +161,7 @@ def of_brokers(folder: Path) -> Source:
     return Source(str(folder), sorted(topic for topics in CORPUS.values() for topic in topics))
 
 
-@pytest.mark.parametrize("logs", [ours, of_brokers])
+@pytest.mark.parametrize("logs", [ours, pytest.param(of_brokers, marks=pytest.mark.nightly)])
 def test_what_comes_back_is_what_was_archived_or_what_was_asked_for(
     logs: Callable[[Path], Source], spark: SparkSession, tmp_path: Path
 ) -> None:

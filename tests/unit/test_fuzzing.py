@@ -38,6 +38,7 @@ def test_every_target_reads_its_seeds(name: str) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.nightly
 def test_a_short_search_finds_nothing_and_both_kinds_of_kernels_agree(tmp_path: Path) -> None:
     name = "any_of_them"
     assert fuzz(name, tmp_path / name, [f"-max_total_time={SECONDS}"]) == 0
