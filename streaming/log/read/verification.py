@@ -251,7 +251,7 @@ class RecordCheck:
         measure, size = kernels.measure_records, int((ends - starts).sum())
         if size <= _FEW_BYTES and not kernels_pay():
             measure = as_python(measure)
-            count_in_python(size)
+            count_in_python(size)  # a byte of records for a batch: little more is done so
         measure(source, sections_of(table, starts, ends), measures)
         faults, records = measures[:, kernels.FAULT], measures[:, kernels.RECORDS]
         is_sound = faults == kernels.DONE
