@@ -320,11 +320,10 @@ def _verified_files(
     for key, found in there.items():
         with _noting(problems[key]):
             topic_id = None
-            try:
+            with suppress(CheckpointError):  # told below, where it matters
                 topic_id = read_topic_id(found.path)
-            finally:  # damage is told, too
-                if topic_id is None:
-                    problems[key].append(_lost_id(committed.state, found))
+            if topic_id is None:
+                problems[key].append(_lost_id(committed.state, found))
             if key in ends:
                 _check_all_committed(committed, found, topic_id, ends[key], marks)
         for problem in filter(None, problems[key]):
@@ -395,14 +394,18 @@ def _check_all_committed(
     """Refuse records that nobody has committed, as the next writer would.
 
     Example: an older ``kafkalog.commit`` was put back. ``end`` was read before ``committed``: what
-    lies below is committed, or its commit is unfinished, or was rolled back since.
+    lies below is committed, or its commit is unfinished, or was rolled back since. ``topic_id`` is
+    None of a folder that has none, or a damaged one.
 
     Raises:
+        CheckpointError: the topic id is damaged.
         CommitError: there are such records.
     """
     key, state = found.topic_partition, committed.state
     if state is None or committed.in_progress(*key):
         return
+    if topic_id is None:
+        topic_id = read_topic_id(found.path)
     if key.topic in INTERNAL_TOPICS and state.topic(key.topic, topic_id) is None:
         return  # a broker's own
     log = TailRecovery(

@@ -185,7 +185,6 @@ def test_a_plain_script_tells_wrong_words_and_ends_with_a_code(
     assert (found, out, sentence in said) == (code, "", True), said
 
 
-@pytest.mark.nightly
 def test_columns_of_files_in_another_order_are_not_taken_for_each_other(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "1.csv").write_text("user,city\nann,Bern\n")

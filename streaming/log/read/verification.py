@@ -7,7 +7,6 @@ is looked at, and everything is reported that would cost a reader a scan or an e
 from __future__ import annotations
 
 from contextlib import closing
-from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -137,11 +136,11 @@ def _check_run(
     records: RecordCheck,
 ) -> Iterator[tuple[LogSegment, SegmentCheck]]:
     counts = _count_sound_batches(run, records) if len(run) > 1 else None
-    for small, count in zip_longest(run, counts or ()):
-        if count is None:
+    for number, small in enumerate(run):
+        if counts is None:
             yield small.segment, check_alone(small.segment, small.follower)
         else:
-            yield small.segment, SegmentCheck([], count, len(small.log))
+            yield small.segment, SegmentCheck([], counts[number], len(small.log))
 
 
 def _overlap(segment: LogSegment, next_base_offset: int | None, next_offset: int) -> list[str]:
@@ -586,8 +585,7 @@ def _count_in_filled(
             return None
     records.begin("")
     records.compare(Chunk(data, table, 0))
-    counts: list[int] = (end - first).tolist()
-    return counts if records.has_found_nothing else None
+    return (end - first).tolist() if records.has_found_nothing else None
 
 
 class _Spans(NamedTuple):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from itertools import count, product
+from itertools import count
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
@@ -63,7 +63,7 @@ from kafkalog.streaming.source.start import PositionValidator
 from kafkalog.streaming.source.stream_control import StreamControl
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from kafkalog.streaming.source.offsets import OffsetJson, PartitionOffsets
 
@@ -580,20 +580,17 @@ def small_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     keep_groups_small(monkeypatch)
 
 
-def in_turn(*lists: Iterable[Any]) -> list[Any]:
-    """Give all combinations; those whose pairs are in others as well are left to `make nightly`.
-
-    One of each first two takes one of the third, in turn.
-    """
+def grown_in_turn(kinds: Sequence[type[Reader]], ways: Iterable[str]) -> list[Any]:
+    """Give each reader in each way with one growth, in turn; `make nightly` runs the other two."""
     return [
-        pytest.param(*case, marks=() if sum(slots[:-1]) % 3 == slots[-1] else pytest.mark.nightly)
-        for slots, case in (
-            zip(*numbered, strict=True) for numbered in product(*map(enumerate, lists))
-        )
+        pytest.param(kind, way, grown, marks=() if (k + w) % 3 == g else pytest.mark.nightly)
+        for k, kind in enumerate(kinds)
+        for w, way in enumerate(ways)
+        for g, grown in enumerate(GROWN)
     ]
 
 
-CASES: Final = in_turn(ALONE + OF_GROUP, WAYS, GROWN)
+CASES: Final = grown_in_turn(ALONE + OF_GROUP, WAYS)
 CASES_OF_NODES: Final = [
     pytest.param(k, way, grown, marks=() if grown == "past" else pytest.mark.nightly)
     for k in ALONE + OF_GROUP
@@ -626,7 +623,7 @@ def test_a_reader_that_continues_above_a_change_of_history_has_a_loss(
 
 
 @pytest.mark.parametrize("says", [True, False], ids=["by records", "by listing"])
-@pytest.mark.parametrize(("kind", "way", "grown"), in_turn(ALONE, OF_TIERS, GROWN))
+@pytest.mark.parametrize(("kind", "way", "grown"), grown_in_turn(ALONE, OF_TIERS))
 def test_a_reader_that_continues_in_a_tiered_log_of_another_history_has_a_loss(
     kind: type[Reader],
     way: str,
