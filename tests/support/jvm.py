@@ -99,10 +99,10 @@ class Server:
         deadline = time.monotonic() + seconds
         while ready not in self._log_from(begin):
             if not self.running:
-                raise RuntimeError(f"it ended while starting:\n{self._log_from(begin)[-4000:]}")
+                raise RuntimeError(f"it ended while starting:\n{self._log_from(begin)[-40_000:]}")
             if time.monotonic() > deadline:
                 self.kill()
-                raise TimeoutError(f"no {ready!r} in:\n{self._log_from(begin)[-4000:]}")
+                raise TimeoutError(f"no {ready!r} in:\n{self._log_from(begin)[-40_000:]}")
             time.sleep(0.1)
 
     def stop(self) -> None:
