@@ -44,6 +44,26 @@ def test_a_folder_that_changes_is_listed_until_two_listings_agree(
     assert next(seen) == []
 
 
+def test_a_folder_that_changes_at_each_rest_is_listed_twice_between_two(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a cleaner leaves it that renames more often than the rests are long."""
+    changes = iter(range(4))
+    bases = [0]
+
+    def names(_: Path) -> list[str]:
+        bases.extend(change + 1 for change in [next(changes, None)] if change is not None)
+        return [f"{base:020d}.log" for base in bases]
+
+    def rest(seconds: float) -> None:
+        if seconds:
+            bases.append(bases[-1] + 1)
+
+    monkeypatch.setattr(segment_files, "_list", names)
+    monkeypatch.setattr(segment_files.system, "sleep", rest)
+    assert list_base_offsets(tmp_path) == bases
+
+
 def test_a_folder_at_rest_is_listed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     os.utime(tmp_path, (1_000_000_000, 1_000_000_000))
     seen = iter([[f"{0:020d}.log"]])
