@@ -473,7 +473,7 @@ def _found(
             f"the log has another history than the one that was read up to offset {diverged}. It "
             "was cut and written again, or an older copy was put back",
         )
-    if offset == end or (offset is None and watch.seen_start(key).here >= end):
+    if offset == end or (offset is None and watch.seen_empty(key, end) is not None):
         return _Found(0, _Waiting(0, None))
     if offset is not None and offset > end and not watch.reaches(key, offset):
         return _Found(

@@ -270,9 +270,8 @@ def _resolved(
     log_starts = {}
     for key, log_end in available.items():
         if key not in positions and starting.each is None and starting.is_earliest(key):
-            seen = logs.seen_start(key)
             # what came since is not of this batch: an empty log need not be opened
-            log_starts[key] = seen if seen.offset >= log_end else logs.start_of(key)
+            log_starts[key] = logs.seen_empty(key, log_end) or logs.start_of(key)
     known = {**positions, **{key: log_start.offset for key, log_start in log_starts.items()}}
     start = resolve_start(starting, available, logs, when_none=strategy, positions=known)
     end = resolve_end(ending, available, logs)

@@ -602,11 +602,7 @@ class LogEndTracker:
         Raises:
             UnknownTopicOrPartitionError: it did not.
         """
-        log = self._logs.by_partition.get(topic_partition)
-        if log is None:
-            raise UnknownTopicOrPartitionError(
-                f"{topic_partition} is in none of {', '.join(map(str, self._log_dirs.paths))}"
-            )
+        log = self._tracked(topic_partition)
         folder = log.folder(self._log_dirs.paths)
         return PartitionLog(
             folder,
@@ -619,13 +615,24 @@ class LogEndTracker:
             listing=log.listing if folder == log.where.path else None,
         )
 
+    def _tracked(self, topic_partition: TopicPartition) -> TrackedLog:
+        log = self._logs.by_partition.get(topic_partition)
+        if log is None:  # another look may have come since, as where a node's directory went away
+            raise UnknownTopicOrPartitionError(
+                f"{topic_partition} is in none of {', '.join(map(str, self._log_dirs.paths))}"
+            )
+        return log
+
     def standing(self, topic_partition: TopicPartition) -> tuple[str | None, int, Stamp | None]:
         """Return a log's topic id, its start, and its folder's stamp, which is looked at now.
 
         Where these are the same as before, records below an end are the same, in the same files.
+
+        Raises:
+            UnknownTopicOrPartitionError: the last look did not find it.
         """
-        log = self._logs.by_partition[topic_partition]
-        start = recorded_log_start(log.said, log.seen.end)
+        log = self._tracked(topic_partition)
+        start = recorded_log_start(self._said(log), log.seen.end)
         return log.topic_id, start, stamp_of(watchable(log.where.path))
 
     def log_start(self, topic_partition: TopicPartition) -> int:
@@ -648,10 +655,25 @@ class LogEndTracker:
         return self._start_of(seen, first)
 
     def seen_start(self, topic_partition: TopicPartition) -> LogStart:
-        """Return where a log started at the last look, as :meth:`start_of` without another one."""
-        log = self._logs.by_partition[topic_partition]
-        first = max(recorded_log_start(log.said, log.seen.end), log.seen.start)
-        return self._start_of(log, first)
+        """Return where a log started at the last look, as :meth:`start_of` without another one.
+
+        Raises:
+            UnknownTopicOrPartitionError: that did not find it.
+        """
+        log = self._tracked(topic_partition)
+        return self._start_of(log, _first_seen(log))
+
+    def seen_empty(self, topic_partition: TopicPartition, end: int) -> LogStart | None:
+        """Return where a log starts that the last look saw to hold nothing below an end.
+
+        None if it has to be opened: it holds something; it is in a tier or bucket; or it is a
+        replica, which may have left the ISR while it was looked at.
+        """
+        log = self._logs.by_partition.get(topic_partition)
+        if log is None or log.where.stamp is not None or isinstance(log.where.path, RemotePath):
+            return None
+        first = _first_seen(log)
+        return self._start_of(log, first) if first >= end else None
 
     def _start_of(self, log: TrackedLog, first: int) -> LogStart:
         folder = log.where.path
@@ -663,6 +685,10 @@ class LogEndTracker:
                 say_expired(str(folder), start, begin)
             return LogStart(begin, first, has_tier=True)
         return LogStart(start, first, has_tier=in_tier is not None)
+
+
+def _first_seen(log: TrackedLog) -> int:
+    return max(recorded_log_start(log.said, log.seen.end), log.seen.start)
 
 
 # ----------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from copy import deepcopy
 from itertools import pairwise, product
 from typing import TYPE_CHECKING
@@ -10,6 +11,7 @@ import pytest
 from tests.support.logs import Row, batch_bytes, write_checkpoint, write_segment
 
 from kafkalog.checkpoints.broker import HIGH_WATERMARK, RECOVERY_POINT
+from kafkalog.errors import UnknownTopicOrPartitionError
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.store.ends.rule import (
     OffsetGap,
@@ -20,6 +22,7 @@ from kafkalog.streaming.store.ends.rule import (
     marks_above,
     unverified_from,
 )
+from kafkalog.streaming.store.ends.tiered import LogStart
 from kafkalog.streaming.store.ends.tracker import Ends, LogEndTracker
 
 if TYPE_CHECKING:
@@ -244,6 +247,25 @@ def test_what_one_look_has_found_stays_as_it_is_when_the_next_finds_other_ends(
     changed = watch.look()
     assert (changed.unread, changed.missing) == ({}, {t[2]: OffsetGap(5, 9)})
     assert found == before
+
+
+def test_an_empty_log_of_a_look_need_not_be_opened_and_one_that_is_gone_is_unknown(
+    tmp_path: Path,
+) -> None:
+    empty, filled, gone = (TopicPartition("t", number) for number in range(3))
+    write_segment(tmp_path / "t-0", 7, b"")
+    for key in (filled, gone):
+        write_segment(tmp_path / str(key), 0, batch_bytes(0, [Row()] * 5))
+    watch = LogEndTracker([tmp_path])
+    ends = watch.look().offsets
+    assert watch.seen_empty(empty, ends[empty]) == watch.start_of(empty) == LogStart(7, 7)
+    assert watch.seen_empty(filled, ends[filled]) is None
+    shutil.rmtree(tmp_path / "t-2")
+    watch.look()
+    assert watch.seen_empty(gone, ends[gone]) is None
+    for ask in (watch.seen_start, watch.start_of, watch.standing):
+        with pytest.raises(UnknownTopicOrPartitionError, match="t-2 is in none of"):
+            ask(gone)
 
 
 def rows_of_table(rule: Callable[..., object]) -> Iterator[list[str]]:

@@ -29,6 +29,7 @@ from kafkalog.streaming.admin.topics import create
 from kafkalog.streaming.log import segments
 from kafkalog.streaming.store import nodes as store_nodes
 from kafkalog.streaming.store import open_set
+from kafkalog.streaming.store.ends.tracker import LogEndTracker
 from kafkalog.streaming.store.log_dirs import LogDirs
 from kafkalog.streaming.store.policy import TopicPolicy
 from kafkalog.streaming.store.recovery import partition_states as recovery_points
@@ -75,6 +76,16 @@ def test_a_node_that_lost_its_locks_after_it_was_prepared_gets_no_state(
     monkeypatch.undo()
     assert [sequence(node) for node in nodes] == [before + 1, before + 1, before]
     assert values(nodes) == ["a", "b"]
+
+
+def test_a_replica_that_held_nothing_is_opened_as_it_may_have_left_the_isr_by_now(
+    nodes: list[Path],
+) -> None:
+    watch = LogEndTracker(nodes)
+    ends = watch.look().offsets
+    starts = {key: watch.seen_start(key).offset for key in ends}
+    assert starts
+    assert [watch.seen_empty(key, start) for key, start in starts.items()] == [None] * len(starts)
 
 
 def test_a_replica_that_was_copied_below_a_mount_that_failed_is_not_in_sync(
