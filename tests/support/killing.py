@@ -14,6 +14,8 @@ import time
 import traceback
 from typing import TYPE_CHECKING, Any
 
+from kafkalog.streaming.records.jit.kernel import _Kernel
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -135,14 +137,26 @@ class _Counter:
         self._signum = signum
         self._lock = threading.Lock()
         self._originals = {name: getattr(os, name) for name in CHANGING_CALLS}
+        self._load = _Kernel._load
 
     def install(self) -> None:
         for name, original in self._originals.items():
             setattr(os, name, self._counting(name, original))
 
+        def load_uncounted(kernel: _Kernel) -> Callable[..., Any]:
+            """Load it; who is first in an environment also writes it to the cache of kernels."""
+            self.remove()
+            try:
+                return self._load(kernel)
+            finally:
+                self.install()
+
+        _Kernel._load = load_uncounted  # type: ignore[method-assign]
+
     def remove(self) -> None:
         for name, original in self._originals.items():
             setattr(os, name, original)
+        _Kernel._load = self._load  # type: ignore[method-assign]
 
     def _counting(self, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
         def call(*arguments: Any, **named: Any) -> Any:
