@@ -9,10 +9,18 @@ import sys
 from pathlib import Path
 from typing import Final
 
-__all__ = ["QUICK", "SPARK_CLASSES", "classes_name", "loaded_classes"]
+__all__ = ["QUICK", "SPARK_CLASSES", "SPARK_SETTINGS", "classes_name", "loaded_classes"]
 
 QUICK: Final = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 """What compiles least needs little more than half of the CPU."""
+
+SPARK_SETTINGS: Final = (
+    "-Dspark.sql.codegen.wholeStage=false",
+    "-Dspark.sql.codegen.factoryMode=NO_CODEGEN",
+    "-Dspark.sql.ui.explainMode=simple",
+)
+"""A query of a test runs once, over a few rows: code that is generated for it takes longer to
+compile than it saves, and so does a long text of its plan for a page that nobody opens."""
 
 
 def classes_name() -> str:
