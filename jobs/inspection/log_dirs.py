@@ -23,7 +23,7 @@ from kafkalog.streaming.log.files import parse_partition_directory
 from kafkalog.streaming.log.log_dir import entries_of, is_log_directory, log_dirs_near, refuse_file
 from kafkalog.streaming.log.segments import has_segments
 from kafkalog.streaming.options.kinds import READABLE_PATHS
-from kafkalog.streaming.store.ends.tracker import LogEndTracker, tiered_logs
+from kafkalog.streaming.store.ends.tracker import LogEndTracker
 from kafkalog.streaming.store.log_dirs import LogDirs, live_partitions
 from kafkalog.streaming.store.recovery.lost_partitions import (
     NOTHING,
@@ -92,7 +92,7 @@ def say_missing(
 
 def tiered_rows(watch: LogEndTracker) -> Iterator[Row]:
     """Return a row for each partition of the last look of which a remote tier alone has offsets."""
-    for key, start in tiered_logs(watch):
+    for key, start in watch.tiered_starts().items():
         yield {**key._asdict(), "segment": None, "problem": str(start)}
 
 

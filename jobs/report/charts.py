@@ -6,6 +6,7 @@ import re
 import unicodedata
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from html import escape
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -69,9 +70,12 @@ NOTHING: Final = Markup()
 
 def shown(value: object) -> Markup:
     """Return any text as HTML; characters that cannot be seen by their numbers."""
-    if isinstance(value, Markup):
-        return value
-    return Markup(escape(_UNSAFE.sub(_numbered, str(value))))
+    return value if isinstance(value, Markup) else _escaped(str(value))
+
+
+@lru_cache(4096)  # cells of a table are much alike
+def _escaped(text: str) -> Markup:
+    return Markup(escape(_UNSAFE.sub(_numbered, text)))
 
 
 def _numbered(found: re.Match[str]) -> str:
@@ -122,6 +126,10 @@ def count(number: int | None) -> str:
     return "" if number is None else f"{number:,}"
 
 
+def _shown_cell(cell: object) -> Markup:
+    return NOTHING if cell is None else shown(cell)
+
+
 def table(columns: Sequence[Column], rows: Iterable[tuple[Sequence[object], str | None]]) -> Markup:
     """Return a table of rows with their classes, without columns whose cells are all empty."""
     found = list(rows)
@@ -130,16 +138,14 @@ def table(columns: Sequence[Column], rows: Iterable[tuple[Sequence[object], str 
         for number in range(len(columns))
         if any(cells[number] not in {"", None} for cells, _ in found)
     ]
-    head = (tag("th", columns[at].heading, class_=columns[at].kind or None) for at in used)
+    kinds = [columns[at].kind or None for at in used]
+    head = (
+        tag("th", columns[at].heading, class_=kind) for at, kind in zip(used, kinds, strict=True)
+    )
+    # the same for each row: a topic may have thousands of partitions
+    frame = "".join(tag("td", Markup("%s"), class_=kind) for kind in kinds)
     body = (
-        tag(
-            "tr",
-            *(
-                tag("td", "" if cells[at] is None else cells[at], class_=columns[at].kind or None)
-                for at in used
-            ),
-            class_=kind,
-        )
+        tag("tr", Markup(frame % tuple(_shown_cell(cells[at]) for at in used)), class_=kind)
         for cells, kind in found
     )
     return tag(

@@ -73,7 +73,7 @@ from kafkalog.streaming.store.recovery.lost_partitions import (
 from kafkalog.streaming.store.recovery.unsynced import UnsyncedCheck
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
     from kafkalog.checkpoints.committed import Committed
@@ -97,7 +97,6 @@ __all__ = [
     "is_any",
     "is_local",
     "say_tiered",
-    "tiered_logs",
 ]
 
 
@@ -228,6 +227,7 @@ class LogEndTracker:
         self._topic_ids_are_due = False
         self._unsynced = UnsyncedCheck()
         self._missing_parts: tuple[MissingParts, object, object] = (NOTHING, None, None)
+        self._tiered: tuple[Ends | None, dict[TopicPartition, LogStart]] = (None, {})
 
     def take_over(self, other: LogEndTracker) -> None:
         """Take over what another tracker has read of logs: where files have changed, they count.
@@ -675,6 +675,19 @@ class LogEndTracker:
         first = _first_seen(log)
         return self._start_of(log, first) if first >= end else None
 
+    def tiered_starts(self) -> Mapping[TopicPartition, LogStart]:
+        """Look, and return the starts of the logs of which a remote tier alone has records.
+
+        Raises:
+            LogDirectoryError, CheckpointError: as :meth:`look`.
+        """
+        ends = self.look()
+        known, starts = self._tiered
+        if known is not ends:
+            starts = {key: s for key in ends.offsets if (s := self.seen_start(key)).is_tiered}
+            self._tiered = ends, starts
+        return starts
+
     def _start_of(self, log: TrackedLog, first: int) -> LogStart:
         folder = log.where.path
         in_tier = folder.is_in_tier() if isinstance(folder, RemotePath) else None
@@ -692,21 +705,10 @@ def _first_seen(log: TrackedLog) -> int:
 
 
 # ----------------------------------------------------------------------------------------------
-# Which logs have records in a remote tier alone, and a warning of them (:mod:`.tiered`).
+# A warning of logs that have records in a remote tier alone (:mod:`.tiered`).
 
 
 _LOGGER = logging.getLogger("kafkalog.source")
-
-
-def tiered_logs(watch: LogEndTracker) -> Iterator[tuple[TopicPartition, LogStart]]:
-    """Return the partitions of a look of which a remote tier alone has records, and their starts.
-
-    Raises:
-        LogDirectoryError, CheckpointError: as ``LogEndTracker.look``.
-    """
-    for key in watch.look().offsets:
-        if (start := watch.seen_start(key)).is_tiered:
-            yield key, start
 
 
 def say_tiered(watch: LogEndTracker) -> None:
@@ -715,5 +717,5 @@ def say_tiered(watch: LogEndTracker) -> None:
     Raises:
         LogDirectoryError, CheckpointError: as ``LogEndTracker.look``.
     """
-    for key, start in tiered_logs(watch):
+    for key, start in watch.tiered_starts().items():
         _LOGGER.warning("%s: %s", key, start)
