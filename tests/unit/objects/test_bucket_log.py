@@ -689,7 +689,13 @@ MOST_RUNS = 40_000
 """Within large bounds, of one scene; what happens last is varied first."""
 
 
-@pytest.mark.parametrize("name", SCENES)
+AT_NIGHT = {"cleaned up without a name"}
+"""By day its parts, each alone: "cleaned up" and "without a name"."""
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(s, marks=[pytest.mark.nightly] * (s in AT_NIGHT)) for s in SCENES]
+)
 def test_whatever_happens_each_batch_is_there_once(
     monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
