@@ -1,8 +1,8 @@
 """Commit a batch to a log in an object store.
 
 ``store.identity.judge`` and ``commit.versions`` decide whether it was written already, as for
-directories. What tasks have handed over instead of staging
-it goes into the commit object: then that is the only request.
+directories. Rows that tasks sent in their messages, instead of staging them, go into the commit
+object: then that is the only request.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@
 ``appender``, ``growth``
     append batches: which segment each goes to, the bytes, and the index entries that come along.
 ``recovery``
-    cut a segment where its valid batches end, and rebuild its indexes.
+    truncate one segment, at the end of its valid batches or where its caller says; rebuild indexes.
 ``read``, ``compaction``
     reading forward; the cleaner.
 ``swap``

@@ -1,4 +1,4 @@
-"""Replace or cut segments of a log so that a crash loses nothing else."""
+"""Swap segments as the cleaner does, or truncate a log; what a crash cuts off is ended later."""
 
 from __future__ import annotations
 

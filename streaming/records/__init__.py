@@ -9,7 +9,7 @@
 ``message_sets``, ``control``
     magic 0 and 1; markers of transactions.
 ``compression``
-    the codecs; what a new one needs.
+    the codecs.
 ``jit``, ``arrow_buffers``, and what ends in ``_kernels``
     loops as machine code over plain arrays, each beside the table of its format.
 

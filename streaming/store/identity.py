@@ -1,8 +1,10 @@
 """Idempotent writes: `judge` decides if a batch is new, was committed already, or is refused.
 
-It knows a writer by its last batch in the commit state. Batch writes ask ``commit/versions`` too.
-Two questions are answered elsewhere: an abort compares batch numbers itself, and a commit whose
-answer got lost reads back whether it is there (``commit/committer``, ``objects/bucket_log``).
+It knows a writer by its last batch in the commit state. Batch writes are new to it:
+``commit/versions`` decides about those with ``txnAppId``. Mirrors, replays and counted ingests ask
+where their target ends (``jobs/pipelines/continuation``). Two questions are answered elsewhere: an
+abort compares batch numbers itself, and a commit whose answer got lost reads back whether it is
+there (``commit/committer``, ``objects/bucket_log``).
 
 A writer is known to the commit state by a key:
 

@@ -95,6 +95,8 @@ if TYPE_CHECKING:
 __all__ = ["COMPILED", "PARSERS", "TARGETS", "clean", "result", "sets_folder"]
 
 _LIMIT: Final = 1 << 18
+_CODECS: Final = len(Codec) - 1
+"""How many there are beside none."""
 _KEY: Final = TopicPartition("t", 0)
 _LOOKUPS: Final = (-1, 0, 1, 7, 100, 2**31, 2**62)
 
@@ -150,14 +152,14 @@ def batches(data: bytes) -> str:
 
 def records(data: bytes) -> str:
     """Records of magic 2 under a header that is right, in each codec by turns."""
-    codec = Codec(data[0] % 5) if data else Codec.NONE
+    codec = Codec(data[0] % len(Codec)) if data else Codec.NONE
     body, count = data[2:], data[1] if len(data) > 1 else 1
     return outcome(batch_of(compress(codec, body), count, attributes=int(codec)))
 
 
 def streams(data: bytes) -> str:
     """Compressed bytes, as they are."""
-    codec, magic = Codec(1 + data[0] % 4 if data else 1), data[0] >> 7 if data else 0
+    codec, magic = Codec(1 + data[0] % _CODECS if data else 1), data[0] >> 7 if data else 0
     return repr(decompress(codec, data[1:], magic=magic, limit=_LIMIT))
 
 
@@ -169,7 +171,7 @@ def lz4_frames(data: bytes) -> str:
 
 def streams_by_kernel(data: bytes) -> str:
     """Streams of any codec: what a kernel makes of one is what calls of its library make of it."""
-    return _by_kernel(Codec(1 + data[0] % 4 if data else 1), data[1:])
+    return _by_kernel(Codec(1 + data[0] % _CODECS if data else 1), data[1:])
 
 
 def _by_kernel(codec: Codec, body: bytes) -> str:
@@ -190,7 +192,7 @@ def _by_kernel(codec: Codec, body: bytes) -> str:
 
 def compressed_batches(data: bytes) -> str:
     """Compressed bytes under a header that is right."""
-    attributes = 1 + data[0] % 4 if data else 1
+    attributes = 1 + data[0] % _CODECS if data else 1
     batch = batch_of(data[1:], 1 + (data[0] >> 6 if data else 0), attributes=attributes)
     found = outcome(batch)
     with unittest.mock.patch.object(KernelDecompressor, "can", return_value=False):
@@ -233,7 +235,7 @@ def round_trips(data: bytes) -> str:
     rows = list(_rows(data))
     if not rows:
         return ""
-    codec = Codec(data[0] % 5)
+    codec = Codec(data[0] % len(Codec))
     builder = BatchBuilder(codec, target_bytes=1 + 16 * data[0])
     encoded = builder.append(columns(rows), np.arange(len(rows)))
     last = builder.finish()

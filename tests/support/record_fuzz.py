@@ -90,7 +90,7 @@ def damaged(seed: int, count: int) -> Iterator[bytes]:
     for _ in range(count):
         if random.random() < 0.4:
             # Damage records before they are compressed, to come past codec and checksum.
-            codec = Codec(int(random.integers(0, 5)))
+            codec = Codec(int(random.integers(0, len(Codec))))
             broken = compress(codec, _damage(random, body))
             count_field = int(random.choice([0, 1, 4, 5, 2**31 - 1]))
             yield batch_of(broken, count_field, attributes=int(codec))

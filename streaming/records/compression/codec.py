@@ -62,16 +62,17 @@ class Codec(IntEnum):
             UnsupportedCodecError: they name none, or one that ``magic`` does not have (KIP-110).
         """
         bits = attributes & 0x07
-        if bits > max(cls) or not _BY_BITS[bits].is_in(magic):
+        codec = _BY_BITS.get(bits)
+        if codec is None or not codec.is_in(magic):
             raise UnsupportedCodecError(f"compression bits {bits} name no codec of magic {magic}")
-        return _BY_BITS[bits]
+        return codec
 
     def is_in(self, magic: int) -> bool:
         """Whether batches of a magic may have it: zstd, and what comes after it, need v2."""
         return magic >= 2 or self < Codec.ZSTD
 
 
-_BY_BITS: Final = tuple(Codec)
+_BY_BITS: Final = {int(codec): codec for codec in Codec}
 
 
 class LimitExceededError(Exception):
