@@ -184,14 +184,24 @@ class CommitAttempt:
     def __init__(self) -> None:
         self._stamp: CommitStamp | None = None
         self._outcome: Outcome | None = None
+        self._is_published = False
 
     def note(self, state: CommitState, appends: Sequence[PartitionAppend]) -> None:
         """Note what is about to be published."""
         self._stamp, self._outcome = state.stamp, Outcome.of(state, appends)
+        self._is_published = False
 
-    def published(self, log_set: LogSet) -> Outcome | None:
+    def look(self, log_set: LogSet) -> None:
+        """Note whether what had begun was published: a condition of opening the set.
+
+        Later is too late: whoever opens a set removes deleted folders and notes who lags, and
+        publishes states of his own for that.
+        """
+        self._is_published |= self._stamp is not None and self._stamp == log_set.state.stamp
+
+    def published(self) -> Outcome | None:
         """Return the outcome of what had begun, if it was published; else it was rolled back."""
-        if self._stamp is not None and self._stamp == log_set.state.stamp:
+        if self._is_published:
             return self._outcome
         self._stamp = None
         return None
@@ -363,8 +373,8 @@ class Committer:
 
     def _commit(self, runs: Sequence[StagedRun]) -> Outcome:
         with self._session() as session:
-            log_set = session.open(refuse_lost_tail, self._judge)
-            outcome = self._attempt.published(log_set)
+            log_set = session.open(self._attempt.look, refuse_lost_tail, self._judge)
+            outcome = self._attempt.published()
             if outcome is not None:
                 sweep(log_set, self._identity)
                 return outcome

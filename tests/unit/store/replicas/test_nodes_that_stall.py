@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
@@ -28,9 +28,12 @@ from kafkalog.checkpoints.topic_ids import note_changed_ids
 from kafkalog.errors import CommitError, KafkaLogError, NotEnoughReplicasError
 from kafkalog.streaming.admin.topics import delete
 from kafkalog.streaming.store.ends.tracker import LogEndTracker
+from kafkalog.streaming.store.replicas import open_nodes
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from kafkalog.streaming.store.log_set import LogSet
 
 pytestmark = pytest.mark.long
 
@@ -127,6 +130,36 @@ def test_a_write_that_nobody_remembers_is_there_once(nodes: list[Path]) -> None:
         )
         assert stall.where is not None
     assert outcome is not None
+    check_whole(nodes, ROWS)
+
+
+@pytest.mark.parametrize("call", ["prepared", "withdrawn"])
+def test_a_write_that_nobody_remembers_is_there_once_though_who_goes_on_publishes_more(
+    nodes: list[Path], monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """As for folders of a deleted topic that are gone by then, or for a node that lags."""
+    roll_back = open_nodes.roll_back
+    opened: list[int] = []
+
+    def roll_back_and_publish(log_set: LogSet, **given: Any) -> None:
+        roll_back(log_set, **given)
+        opened.append(log_set.state.sequence)
+        if len(opened) > 1:
+            log_set.publish(log_set.state.following())
+
+    monkeypatch.setattr(open_nodes, "roll_back", roll_back_and_publish)
+    node, at, text = {
+        "prepared": (0, 0, RENAME),
+        "withdrawn": (1, 1, f"unlink({nodes[1] / INTENT_FILE!r}"),
+    }[call]
+    with stalling(nodes[node], at, text) as stall:
+        outcome = kafkalog.append(
+            path_of(nodes), "t", pa.table({"value": ROWS}), options=OPTIONS | LAG
+        )
+        assert stall.where is not None
+    assert len(opened) > 1
+    assert outcome is not None
+    monkeypatch.undo()
     check_whole(nodes, ROWS)
 
 
