@@ -54,8 +54,9 @@ Fault = Callable[[Request], str | None]
 """What goes wrong with a request; None if nothing does.
 
 Its answer: ``500``, ``403``, ``reset``, ``short`` or ``silence``. Before it arrives: ``lost`` (the
-connection ends), ``409``, ``503``, ``500 before``, ``expired`` (the keys), or ``late``: as
-``lost``, and it arrives when some more requests have, or at :meth:`ObjectStore.reset`.
+connection ends), ``404`` (the upload), ``409``, ``503``, ``500 before``, ``expired`` (the keys), or
+``late``: as ``lost``, and it arrives when some more requests have, or at
+:meth:`ObjectStore.reset`.
 """
 _LATE_BY: Final = 7
 
@@ -273,7 +274,7 @@ class _Proxy(BaseHTTPRequestHandler):
         start = int(asked.removeprefix("bytes=").partition("-")[0]) if asked else -1
         request = Request(self.command, self.path, start, 0, dict(self.headers.items()))
         fault = store.fault(request) if store.fault is not None else None
-        if fault in {"lost", "late", "409", "503", "500 before", "expired"}:
+        if fault in {"lost", "late", "404", "409", "503", "500 before", "expired"}:
             store.requests.append(request)
             if fault == "late":
                 store.late.append((len(store.requests) + _LATE_BY, request, sent))
@@ -292,6 +293,8 @@ class _Proxy(BaseHTTPRequestHandler):
         body = b""
         if fault == "expired":
             fault, body = "400", b"<Error><Code>ExpiredToken</Code><Message>no</Message></Error>"
+        if fault == "404":
+            body = b"<Error><Code>NoSuchUpload</Code><Message>no</Message></Error>"
         self.send_response(int(fault.partition(" ")[0]))
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()

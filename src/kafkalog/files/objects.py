@@ -17,6 +17,7 @@ import re
 from concurrent.futures import wait
 from contextlib import suppress
 from datetime import UTC, timedelta
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from threading import Barrier
@@ -247,6 +248,7 @@ class StoreObjects:
         return self._trying(
             f"{self.root}/{name} cannot be read",
             lambda: obstore.get(self._client, name).bytes().to_bytes(),
+            may_be_absent=True,
         )
 
     @forward_after_fork()
@@ -264,7 +266,7 @@ class StoreObjects:
             return data
 
         what = f"{self.root}/{name}: bytes {position} to {position + size} cannot be read"
-        return self._trying(what, fetch)
+        return self._trying(what, fetch, may_be_absent=True)
 
     @forward_after_fork()
     def list_after(self, folder: str, after: str = "", limit: int = 1 << 62) -> list[ObjectEntry]:
@@ -297,11 +299,14 @@ class StoreObjects:
         """See :meth:`Objects.delete`."""
         import obstore  # noqa: PLC0415
 
-        if names:
-            self._trying(
-                f"objects in {self.root} cannot be deleted",
-                lambda: obstore.delete(self._client, names),
-            )
+        what = f"objects in {self.root} cannot be deleted"
+        if not names or self._trying(
+            what, lambda: obstore.delete(self._client, names) or True, may_be_absent=True
+        ):
+            return
+        # Azure and Google answer 404 for one that is gone already; those after it were not asked.
+        for name in names:
+            self._trying(what, partial(obstore.delete, self._client, name), may_be_absent=True)
 
     # How it is asked
 
@@ -311,8 +316,13 @@ class StoreObjects:
             self._store = _connect(self.place)
         return self._store
 
-    def _trying(self, what: str, action: Callable[[], _T]) -> _T | None:
-        """Ask, and again after rests that grow; None if the store says that there is no object.
+    def _trying(
+        self, what: str, action: Callable[[], _T], *, may_be_absent: bool = False
+    ) -> _T | None:
+        """Ask, and again after rests that grow; None if what ``may_be_absent`` is not there.
+
+        A write and a listing need no object. There a 404 says that a multipart upload was given
+        up meanwhile, or comes from a proxy: what was asked for is not done.
 
         Raises:
             LogDirectoryError: the store refuses, or failed at every try.
@@ -325,7 +335,10 @@ class StoreObjects:
             except FileNotFoundError as error:
                 if _NO_BUCKET.search(str(error)):
                     raise self._failed(what, tries, error) from error
-                return None
+                if may_be_absent:
+                    return None
+                if tries >= self.tries:
+                    raise self._failed(what, tries, error) from error
             except _store_errors() as error:
                 if tries >= self.tries or _is_refusal(error):
                     raise self._failed(what, tries, error) from error

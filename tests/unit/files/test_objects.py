@@ -291,6 +291,54 @@ def test_keys_that_have_expired_are_looked_for_again_at_the_next_call(
     assert objects.get("b") is None
 
 
+def test_a_write_or_listing_that_is_answered_404_is_not_done(failing: ObjectStore) -> None:
+    """As where a rule of the bucket gave up a multipart upload while its writer slept."""
+    objects = on_server(failing, "given-up")
+    pieces = [bytes([number]) * (6 << 20) for number in range(3)]
+    answers = iter(["404"])
+    failing.fault = lambda request: next(answers, None) if "partNumber=2" in request.path else None
+    objects.put_pieces("a", lambda: pieces)
+    assert objects.get_range("a", 6 << 20, 1) == bytes([1])
+    answers = iter(["404"])
+    failing.fault = lambda request: next(answers, None)
+    objects.put("b", b"there")
+    assert objects.get("b") == b"there"
+    answers = iter(["404"])
+    assert [entry.name for entry in objects.list_after("", "")] == ["a", "b"]
+    failing.fault = lambda request: "404"
+    for ask in (
+        lambda: objects.put("c", b""),
+        lambda: objects.put_pieces("c", lambda: pieces),
+        lambda: objects.list_after("", ""),
+    ):
+        with pytest.raises(LogDirectoryError, match=r"cannot be (written|listed)"):
+            ask()
+    assert objects.get("c") is None
+
+
+def test_what_is_gone_already_keeps_no_other_object_from_being_deleted(
+    failing: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Azure and Google have it, which answer 404 for what is not there."""
+    import obstore
+
+    objects = on_server(failing, "some-gone")
+    names = [f"a/{number}" for number in range(5)]
+    for name in names[1:]:
+        objects.put(name, b"")
+    delete = obstore.delete
+
+    def delete_or_tell(client: Any, paths: str | list[str]) -> None:
+        for path in [paths] if isinstance(paths, str) else paths:
+            if objects.get(path) is None:
+                raise FileNotFoundError(path)
+            delete(client, path)
+
+    monkeypatch.setattr(obstore, "delete", delete_or_tell)
+    objects.delete(names)
+    assert objects.list_after("a") == []
+
+
 def test_a_bucket_that_is_not_there_is_an_error(server: ObjectStore) -> None:
     server.reset()
     root = RemoteRoot.parse("s3://nowhere/logs").with_options(
