@@ -259,13 +259,28 @@ class Quorum(Node):
     def _declare_alone(self, state: CommitState) -> bool:
         """Declare a commit that changes no log, unless that was done; returns whether it was not.
 
-        One that has its sequence number already is published again, and needs no other.
+        One that has its sequence number already is published again, and needs no other. One that
+        is finished for somebody else has an intent, and keeps it under the new epoch: if that is
+        cut off too, it alone tells what is to be rolled back.
         """
         is_next = all(stamp != state.stamp for stamp in self.declared)
         if not is_next or state.stamp in set(self.stamps()):
             return False
-        self.declare(Intent.of_state(state, _NO_WRITER))
-        return True
+        begun = self._intent_of(state.stamp)
+        if begun is None:
+            self.declare(Intent.of_state(state, _NO_WRITER))
+            return True
+        self.declare(replace(begun, controller_epoch=state.controller_epoch))
+        return False  # once it is published, who rolls back drops what was staged, and withdraws
+
+    def _intent_of(self, stamp: CommitStamp) -> Intent | None:
+        """Return the intent of a commit, of all nodes' partitions, that lies on a node."""
+        found: list[Intent] = []
+        for node in self.live:
+            with self._out_if_it_fails(node):
+                found += filter(None, map(load_intent, self.by_node[node].values()))
+        same = [each for each in found if (each.sequence, each.commit_id) == stamp]
+        return max(same, key=lambda each: len(each.partitions), default=None)
 
     def _prepare(self, node: int, state: CommitState) -> bool:
         with self._out_if_it_fails(node):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import signal
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -36,9 +37,10 @@ from kafkalog.streaming.store.replicas.quorum import Quorum
 from kafkalog.streaming.store.session import opened_set
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from kafkalog.checkpoints.commit_state import CommitState
     from kafkalog.checkpoints.intent import IntendedPartition
     from kafkalog.streaming.commit.staging.staged_run import StagedRun
     from kafkalog.streaming.store.log_set import LogSet
@@ -111,6 +113,50 @@ def test_nothing_is_published_once_a_majority_is_away_whichever_error_comes_firs
     for node in (1, 2):
         away[node].rename(nodes[node])
     check_whole(nodes)
+
+
+def killed_before_it_prepares(node: int, action: Callable[[], object]) -> None:
+    """Do something in a process that is killed when a state is to be prepared on a node."""
+    child = os.fork()
+    if child == 0:
+        prepare = Quorum._prepare
+
+        def prepare_or_die(self: Quorum, at: int, state: CommitState) -> bool:
+            if at == node:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return prepare(self, at, state)
+
+        Quorum._prepare = prepare_or_die  # type: ignore[method-assign]
+        try:
+            action()
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("topic", ["t", "new"])
+def test_a_commit_whose_finisher_was_killed_too_is_rolled_back_without_the_node_that_had_it(
+    nodes: list[Path], topic: str
+) -> None:
+    def write() -> None:
+        append(nodes, 1, ["third"], topic)
+
+    killed_before_it_prepares(1, write)  # all of it is in the logs, and prepared on node 0
+    killed_before_it_prepares(1, write)  # who finishes it prepares it there again
+    away = nodes[0].with_suffix(".away")
+    nodes[0].rename(away)
+    write()
+    away.rename(nodes[0])
+    write()
+    assert values(nodes, topic) == [*(["first", "second"] if topic == "t" else []), "third"]
+    append(nodes, 2, ["fourth"], topic)
+    append(nodes, 3, ["fifth"], topic)
+    assert values(nodes, topic)[-1:] == ["third"]
+    assert len(values(nodes, topic)) == (5 if topic == "t" else 3)
+    check_in_sync(nodes)
+    check_equal(nodes)
+    check_clean(nodes)
+    assert [file for node in nodes for file in staged(node)] == []
 
 
 @pytest.fixture
