@@ -55,6 +55,8 @@ __all__ = [
 
 _CARRIED_EXTENTS: Final = 1 << 16
 """How many extents of a segment a task keeps; then it keeps those of the newest split alone."""
+_MOST_CARRIED: Final = 1 << 17
+"""How many in all: a worker of Spark's gets splits of any partition, for as long as it lives."""
 _OURS_ALONE: Final = frozenset({"s3a", "az"})
 """Schemes by which no copy of log directories can be read."""
 
@@ -181,8 +183,12 @@ class _Carried(NamedTuple):
     """When the log was seen to have them, by the wall clock."""
 
     def with_extents(self, other: _Carried) -> _Carried:
-        """Return the same with the extents of another split, too."""
-        both = dict(zip(self.starts, self.extents, strict=True))
+        """Return the same with the extents of another split, too, which displace others there.
+
+        Those of a log that was set back may begin elsewhere.
+        """
+        mine = zip(self.starts, self.extents, strict=True)
+        both = {start: each for start, each in mine if other._has_room(start, each.size)}
         both.update(zip(other.starts, other.extents, strict=True))
         starts = sorted(both)
         return other._replace(
@@ -191,6 +197,12 @@ class _Carried(NamedTuple):
             extents=[both[each] for each in starts],
             seen_s=min(self.seen_s, other.seen_s),
         )
+
+    def _has_room(self, start: int, size: int) -> bool:
+        """Whether none of its extents overlaps a range."""
+        slot = bisect_right(self.starts, start)
+        is_begun = slot > 0 and self.starts[slot - 1] + self.extents[slot - 1].size > start
+        return not is_begun and all(start + size <= each for each in self.starts[slot : slot + 1])
 
 
 class _Part(NamedTuple):
@@ -526,6 +538,8 @@ class BucketStore:
         is_same = known is not None and known.number == carried.number
         if known is not None and is_same and len(known.starts) < _CARRIED_EXTENTS:
             carried = known.with_extents(carried)
+        if sum(len(each.starts) for each in self._carried.values()) > _MOST_CARRIED:
+            self._carried, self._carried_metadata = {}, {}  # the log finds what is read once more
         self._carried[key] = carried
         self._carried_metadata[f"{key.rpartition('/')[0]}/{METADATA}"] = carried.metadata
 

@@ -73,10 +73,9 @@ class NumberedExtents:
         self._wanted: dict[tuple[str, str], dict[int, Extent]] = {}
         """The extents that are read soon, by log and object, and by their positions there."""
         self._wanted_count = 0
-        self._kept: OrderedDict[tuple[str, str, int], memoryview] = OrderedDict()
-        """Numbered batches by log, object and position there."""
+        self._kept: OrderedDict[_Place, memoryview] = OrderedDict()
         self._kept_bytes = 0
-        self._pieces: OrderedDict[tuple[str, str, int], _Pieces] = OrderedDict()
+        self._pieces: OrderedDict[_Place, _Pieces] = OrderedDict()
         self._fetching: OrderedDict[tuple[str, str], Lock] = OrderedDict()
         """Held while extents of an object come, so that none comes twice."""
 
@@ -108,7 +107,7 @@ class NumberedExtents:
         """
         if extent.size <= _ONE_RANGE_BYTES:
             return self._whole(log_id, extent, seen_s)[start:end]
-        key = (log_id, extent.object, extent.position)
+        key = _place_of(log_id, extent)
         with self._using:
             pieces = _recent(self._pieces, key, lambda: _Pieces(extent))
         parts: list[bytes | memoryview] = []
@@ -124,7 +123,7 @@ class NumberedExtents:
     def is_coming(self, log_id: str, extent: Extent) -> bool:
         """Whether a thread fetches it just now, or something that lies beside it."""
         fetching = self._fetching.get((log_id, extent.object))
-        pieces = self._pieces.get((log_id, extent.object, extent.position))
+        pieces = self._pieces.get(_place_of(log_id, extent))
         held = (fetching, None if pieces is None else pieces.using)
         return any(lock is not None and lock.locked() for lock in held)
 
@@ -132,7 +131,7 @@ class NumberedExtents:
 
     def _whole(self, log_id: str, extent: Extent, seen_s: float) -> memoryview:
         with self._using:
-            found = self._find((log_id, extent.object, extent.position))
+            found = self._find(_place_of(log_id, extent))
             if found is not None:
                 return found
             fetching = _recent(self._fetching, (log_id, extent.object), system.lock)
@@ -141,7 +140,7 @@ class NumberedExtents:
 
     def _fetched_together(self, log_id: str, extent: Extent, seen_s: float) -> memoryview:
         with self._using:
-            found = self._find((log_id, extent.object, extent.position))
+            found = self._find(_place_of(log_id, extent))
             if found is not None:
                 return found
             together = self._together(log_id, extent)
@@ -156,7 +155,7 @@ class NumberedExtents:
                 if each == extent:
                     raise
                 continue  # the read of that extent raises it
-            kept = self._keep((log_id, each.object, each.position), numbered)
+            kept = self._keep(_place_of(log_id, each), numbered)
             if each == extent:
                 found = kept
         assert found is not None  # noqa: S101 - it is among them
@@ -194,7 +193,7 @@ class NumberedExtents:
     ) -> memoryview:
         """Return a piece, and know where the next one begins."""
         begin = pieces.starts[slot]
-        key = (log_id, extent.object, extent.position + begin)
+        key = _place_of(log_id, extent, begin)
         with self._using:
             found = self._find(key)
         if found is not None:
@@ -233,19 +232,28 @@ class NumberedExtents:
     def _name(self, log_id: str, extent: Extent) -> str:
         return f"{self._place}/{object_path(log_id, extent.object)}"
 
-    def _find(self, key: tuple[str, str, int]) -> memoryview | None:
+    def _find(self, key: _Place) -> memoryview | None:
         found = self._kept.get(key)
         if found is not None:
             self._kept.move_to_end(key)
         return found
 
-    def _keep(self, key: tuple[str, str, int], numbered: memoryview) -> memoryview:
+    def _keep(self, key: _Place, numbered: memoryview) -> memoryview:
         with self._using:
             if self._kept.setdefault(key, numbered) is numbered:
                 self._kept_bytes += len(numbered)
             while self._kept_bytes > _CACHE_BYTES and len(self._kept) > 1:
                 self._kept_bytes -= len(self._kept.popitem(last=False)[1])
         return numbered
+
+
+_Place = tuple[str, str, int, int, int, int]
+
+
+def _place_of(log_id: str, extent: Extent, begin: int = 0) -> _Place:
+    """Return where bytes lie, and what they are: a log that was set back has its numbers again."""
+    what = extent.size, extent.base_offset, extent.max_timestamp
+    return (log_id, extent.object, extent.position + begin, *what)
 
 
 def _recent(things: OrderedDict[_K, _T], key: _K, make: Callable[[], _T]) -> _T:

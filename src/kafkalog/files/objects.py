@@ -299,14 +299,16 @@ class StoreObjects:
         """See :meth:`Objects.delete`."""
         import obstore  # noqa: PLC0415
 
+        def remove(some: list[str]) -> bool:
+            obstore.delete(self._client, some)
+            return True
+
         what = f"objects in {self.root} cannot be deleted"
-        if not names or self._trying(
-            what, lambda: obstore.delete(self._client, names) or True, may_be_absent=True
-        ):
+        if not names or self._trying(what, partial(remove, names), may_be_absent=True):
             return
         # Azure and Google answer 404 for one that is gone already; those after it were not asked.
         for name in names:
-            self._trying(what, partial(obstore.delete, self._client, name), may_be_absent=True)
+            self._trying(what, partial(remove, [name]), may_be_absent=True)
 
     # How it is asked
 

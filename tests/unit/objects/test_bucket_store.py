@@ -824,3 +824,33 @@ def test_a_topic_of_several_partitions_is_appended_to_again(
     for topic in ("t", "u", "t", "t"):
         kafkalog.append(place, topic, ROWS, options={"numPartitions": 2})
     assert kafkalog.read(place, "t").read_all().num_rows == 3 * ROWS.num_rows
+
+
+def carried(*extents: tuple[int, int, int]) -> bucket_store._Carried:
+    """Return what a task gets: extents by their start, size and base offset."""
+    found = [Extent(f"commits/{base}", 0, size, base, 1, 0, 0) for _, size, base in extents]
+    starts = [start for start, _, _ in extents]
+    size = starts[-1] + found[-1].size
+    return bucket_store._Carried(7, size, starts, found, "id", b"", 1.0)
+
+
+def test_extents_of_a_newer_split_displace_those_that_overlap_them() -> None:
+    before = carried((0, 10, 0), (10, 10, 1), (20, 10, 2), (40, 10, 4))
+    both = before.with_extents(carried((15, 10, 11), (25, 15, 12)))
+    assert both.starts == [0, 15, 25, 40]
+    assert [each.base_offset for each in both.extents] == [0, 11, 12, 4]
+    again = both.with_extents(carried((0, 10, 20)))
+    assert [each.base_offset for each in again.extents] == [20, 11, 12, 4]
+
+
+def test_a_process_keeps_few_extents_of_all_the_splits_that_it_gets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bucket_store, "_MOST_CARRIED", 20)
+    store = BucketStore(RemoteRoot.parse("s3://bucket/a"), FolderObjects(tmp_path))
+    for number in range(100):
+        split = carried((number, 1, number), (number + 1, 1, number + 1))
+        store.carry(f"log/t-{number % 30}/0.log", split)
+        assert sum(len(each.starts) for each in store._carried.values()) <= 22
+        assert len(store._carried_metadata) <= 11
+        assert store._carried[f"log/t-{number % 30}/0.log"].starts[-2:] == [number, number + 1]

@@ -102,6 +102,22 @@ def test_any_range_of_an_extent_has_the_bytes_of_the_whole(
     assert extents.read(LOG, extent, 0, len(data), seen_s=0) == whole
 
 
+@pytest.mark.parametrize("bytes_of_it", [RANGE // 2, 3 * RANGE])
+def test_what_lies_there_after_a_log_was_set_back_is_not_taken_for_what_lay_there(
+    tmp_path: Path, bytes_of_it: int
+) -> None:
+    shapes = [(bytes_of_it // 2, 1), (bytes_of_it // 2, 2)]
+    old = batches_of(shapes)
+    objects, extents = stored(tmp_path, old)
+    lost = extent_of(old, shapes)
+    assert extents.read(LOG, lost, 0, len(old), seen_s=0) == number_batches(old, lost, "x")
+    new = bytearray(old)
+    new[-1] ^= 1
+    objects.put(object_path(LOG, "data/x"), b"before." + new + b"behind")
+    found = lost._replace(base_offset=40, max_timestamp=1)
+    assert extents.read(LOG, found, 0, len(new), seen_s=0) == number_batches(new, found, "x")
+
+
 @given(shapes=batches)
 def test_an_extent_that_is_read_from_its_start_comes_once(
     shapes: list[tuple[int, int]], tmp_path_factory: pytest.TempPathFactory
