@@ -245,10 +245,9 @@ class StoreObjects:
         """See :meth:`Objects.get`."""
         import obstore  # noqa: PLC0415
 
-        return self._trying(
+        return self._trying_to_find(
             f"{self.root}/{name} cannot be read",
             lambda: obstore.get(self._client, name).bytes().to_bytes(),
-            may_be_absent=True,
         )
 
     @forward_after_fork()
@@ -266,7 +265,7 @@ class StoreObjects:
             return data
 
         what = f"{self.root}/{name}: bytes {position} to {position + size} cannot be read"
-        return self._trying(what, fetch, may_be_absent=True)
+        return self._trying_to_find(what, fetch)
 
     @forward_after_fork()
     def list_after(self, folder: str, after: str = "", limit: int = 1 << 62) -> list[ObjectEntry]:
@@ -292,7 +291,7 @@ class StoreObjects:
                 )
             return found[:limit]
 
-        return self._trying(f"{self.root}/{folder} cannot be listed", ask) or []
+        return self._trying(f"{self.root}/{folder} cannot be listed", ask)
 
     @forward_after_fork()
     def delete(self, names: list[str]) -> None:
@@ -304,11 +303,11 @@ class StoreObjects:
             return True
 
         what = f"objects in {self.root} cannot be deleted"
-        if not names or self._trying(what, partial(remove, names), may_be_absent=True):
+        if not names or self._trying_to_find(what, partial(remove, names)):
             return
         # Azure and Google answer 404 for one that is gone already; those after it were not asked.
         for name in names:
-            self._trying(what, partial(remove, [name]), may_be_absent=True)
+            self._trying_to_find(what, partial(remove, [name]))
 
     # How it is asked
 
@@ -318,13 +317,24 @@ class StoreObjects:
             self._store = _connect(self.place)
         return self._store
 
-    def _trying(
-        self, what: str, action: Callable[[], _T], *, may_be_absent: bool = False
-    ) -> _T | None:
-        """Ask, and again after rests that grow; None if what ``may_be_absent`` is not there.
+    def _trying_to_find(self, what: str, action: Callable[[], _T]) -> _T | None:
+        """Ask as :meth:`_trying` does; None if the store says that there is no such object."""
 
-        A write and a listing need no object. There a 404 says that a multipart upload was given
-        up meanwhile, or comes from a proxy: what was asked for is not done.
+        def ask() -> _T | None:
+            try:
+                return action()
+            except FileNotFoundError as error:
+                if _NO_BUCKET.search(str(error)):
+                    raise
+                return None
+
+        return self._trying(what, ask)
+
+    def _trying(self, what: str, action: Callable[[], _T]) -> _T:
+        """Ask, and again after rests that grow.
+
+        A write and a listing need no object: a 404 to them says that a multipart upload was aborted
+        meanwhile, or comes from a proxy. What was asked for is not done.
 
         Raises:
             LogDirectoryError: the store refuses, or failed at every try.
@@ -335,11 +345,7 @@ class StoreObjects:
             try:
                 return action()
             except FileNotFoundError as error:
-                if _NO_BUCKET.search(str(error)):
-                    raise self._failed(what, tries, error) from error
-                if may_be_absent:
-                    return None
-                if tries >= self.tries:
+                if tries >= self.tries or _NO_BUCKET.search(str(error)):
                     raise self._failed(what, tries, error) from error
             except _store_errors() as error:
                 if tries >= self.tries or _is_refusal(error):
