@@ -55,7 +55,7 @@ def check_one_history(stamps: Mapping[Path, CommitStamp], intents: Mapping[Path,
         is_other = stamp.sequence == newest.sequence and stamp.commit_id != newest.commit_id
         intent = intents.get(folder)
         if intent is not None and stamp.sequence < intent.sequence <= newest.sequence:
-            is_other |= (intent.sequence, intent.commit_id) != newest
+            is_other |= intent.stamp != newest
         if is_other:
             raise LogDirectoryError(
                 f"log directory {folder} has begun or made another commit than the others after "

@@ -30,7 +30,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
-from kafkalog.checkpoints.commit_state import FORMAT_VERSION, REPLICATED_VERSION
+from kafkalog.checkpoints.commit_state import FORMAT_VERSION, REPLICATED_VERSION, CommitStamp
 from kafkalog.checkpoints.sealed_file import (
     JsonObject,
     check_fields,
@@ -164,6 +164,11 @@ class Intent:
         )
 
     @property
+    def stamp(self) -> CommitStamp:
+        """Which commit it is of."""
+        return CommitStamp(self.sequence, self.commit_id)
+
+    @property
     def files(self) -> tuple[StagedFile, ...]:
         """The staged files it reads, each once, in order of first use."""
         pieces = (piece for partition in self.partitions for piece in partition.pieces)
@@ -209,7 +214,7 @@ def counts_no_more(prepared: CommitState, newest: CommitState, intents: Iterable
     ``newest`` is the state in place, ``intents`` are those that lie there. One of the same commit
     is of whoever has prepared it, or was about to finish it.
     """
-    others = (each for each in intents if (each.sequence, each.commit_id) != prepared.stamp)
+    others = (each for each in intents if each.stamp != prepared.stamp)
     epochs = [newest.controller_epoch, *(each.controller_epoch for each in others)]
     return prepared.controller_epoch < max(epochs)
 

@@ -194,8 +194,8 @@ class CommitAttempt:
     def look(self, log_set: LogSet) -> None:
         """Note whether what had begun was published: a condition of opening the set.
 
-        Later is too late: whoever opens a set removes deleted folders and notes who lags, and
-        publishes states of his own for that.
+        It must be looked at before the rollback: opening a set may publish states of its own, as
+        when folders of deleted topics are gone, or when replicas leave the ISR.
         """
         self._is_published |= self._stamp is not None and self._stamp == log_set.state.stamp
 

@@ -99,7 +99,7 @@ class LogSet:
         state = self.state
         if intent.sequence > state.sequence:
             return intent
-        if not state.is_replicated or (intent.sequence, intent.commit_id) == state.stamp:
+        if not state.is_replicated or intent.stamp == state.stamp:
             return None
         left = tuple(each for each in intent.partitions if not self._is_beyond(each))
         return replace(intent, partitions=left) if left else None

@@ -556,7 +556,7 @@ class Node:
             if self._has_own_intent(folder):
                 continue
             intent = load_intent(folder)
-            if intent is None or (intent.sequence, intent.commit_id) != stamp:
+            if intent is None or intent.stamp != stamp:
                 raise LogDirectoryError(
                     f"{folder / INTENT_FILE}, written a moment ago, is not there: was {folder} "
                     "away? Nothing was appended there"

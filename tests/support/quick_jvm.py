@@ -19,8 +19,8 @@ SPARK_SETTINGS: Final = (
     "-Dspark.sql.codegen.factoryMode=NO_CODEGEN",
     "-Dspark.sql.ui.explainMode=simple",
 )
-"""A query of a test runs once, over a few rows: code that is generated for it takes longer to
-compile than it saves, and so does a long text of its plan for a page that nobody opens."""
+"""A query of a test runs once, over a few rows. To compile generated code takes longer than to
+interpret the plan, and the long description of a plan is only for Spark's UI, which is off."""
 
 
 def classes_name() -> str:

@@ -186,11 +186,7 @@ def _check_belongs(log_set: LogSet, intent: Intent) -> None:
 
 def _end_finished(log_set: LogSet, *, durable: bool) -> None:
     """Do what a commit had still to do that was cut off after it was published."""
-    intents = [
-        intent
-        for intent in log_set.node.intents()
-        if (intent.sequence, intent.commit_id) == log_set.state.stamp
-    ]
+    intents = [intent for intent in log_set.node.intents() if intent.stamp == log_set.state.stamp]
     if not intents:
         return
     log_set.check_current()

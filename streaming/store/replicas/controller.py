@@ -305,7 +305,7 @@ def _declared(nodes: Quorum, state: CommitState) -> list[int]:
         node
         for node in nodes.live
         for intent in [load_intent(next(iter(nodes.by_node[node].values())))]
-        if intent is not None and (intent.sequence, intent.commit_id) == state.stamp
+        if intent is not None and intent.stamp == state.stamp
     ]
 
 

@@ -210,7 +210,7 @@ class Quorum(Node):
         for node, alone in self.isolated_per_node():
             with alone:
                 node.declare(intent)
-        self.declared.append(CommitStamp(intent.sequence, intent.commit_id))
+        self.declared.append(intent.stamp)
 
     def check_declared(self, stamp: CommitStamp) -> None:
         """See that every node says what is about to happen; one that does not is out.
@@ -257,14 +257,13 @@ class Quorum(Node):
         return failed
 
     def _declare_alone(self, state: CommitState) -> bool:
-        """Declare a commit that changes no log, unless that was done; returns whether it was not.
+        """Declare a commit that was not declared; return whether it is to be withdrawn afterwards.
 
-        One that has its sequence number already is published again, and needs no other. One that
-        is finished for somebody else has an intent, and keeps it under the new epoch: if that is
-        cut off too, it alone tells what is to be rolled back.
+        One that is in place already is published again, and needs no other intent. One that is
+        finished for somebody else has an intent, and keeps it under the new epoch: if that is cut
+        off too, it alone tells what is to be rolled back. Any other changes no log.
         """
-        is_next = all(stamp != state.stamp for stamp in self.declared)
-        if not is_next or state.stamp in set(self.stamps()):
+        if state.stamp in self.declared or state.stamp in self.stamps():
             return False
         begun = self._intent_of(state.stamp)
         if begun is None:
@@ -279,7 +278,7 @@ class Quorum(Node):
         for node in self.live:
             with self._out_if_it_fails(node):
                 found += filter(None, map(load_intent, self.by_node[node].values()))
-        same = [each for each in found if (each.sequence, each.commit_id) == stamp]
+        same = [each for each in found if each.stamp == stamp]
         return max(same, key=lambda each: len(each.partitions), default=None)
 
     def _prepare(self, node: int, state: CommitState) -> bool:
